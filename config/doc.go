@@ -1,0 +1,18 @@
+// Package config is the vocabulary of what a cluster asks of a Service proxy.
+//
+// A source (a directory of manifests, the Kubernetes API) hands v1 objects to a [Tracker]. The Tracker translates each
+// object into plain values ([Service], [ServicePort], [Endpoint]), merges the EndpointSlices of one Service, drops
+// updates that change nothing, and, once Services and endpoints have both been delivered, hands out [Changes]: the
+// whole new value of every Service that differs from what was handed out last. Which endpoints may take traffic is
+// decided by the pure function [Usable].
+//
+//	t := config.NewTracker()
+//	t.SetService(svc)
+//	t.SetSlice(slice)
+//	t.Delivered()
+//	<-t.Changed()
+//	changes := t.Take() // config.Changes{{default web}: *config.Service}
+//
+// Values handed out are shared and never modified afterwards. A Tracker may be used by several goroutines. Nothing here
+// touches the network or the kernel, and no other package knows Kubernetes types.
+package config

@@ -1,0 +1,141 @@
+package config
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+	"time"
+)
+
+// Protocol is a transport protocol as the Kubernetes API spells it.
+type Protocol string
+
+// The protocols a Service port can have.
+const (
+	TCP  Protocol = "TCP"
+	UDP  Protocol = "UDP"
+	SCTP Protocol = "SCTP"
+)
+
+// Family is an IP family. The two halves of a dual-stack Service are served independently of each other.
+type Family string
+
+// The families, spelled as in Service.spec.ipFamilies.
+const (
+	IPv4 Family = "IPv4"
+	IPv6 Family = "IPv6"
+)
+
+// Families lists both, in the order in which they are handled.
+var Families = []Family{IPv4, IPv6}
+
+// FamilyOf returns the family of a valid address. A v4-mapped IPv6 address is IPv4, as it is on the wire.
+func FamilyOf(a netip.Addr) Family {
+	if a.Unmap().Is4() {
+		return IPv4
+	}
+	return IPv6
+}
+
+// ServiceName identifies a Service.
+type ServiceName struct {
+	Namespace, Name string
+}
+
+func (n ServiceName) String() string { return n.Namespace + "/" + n.Name }
+
+// ServicePortName identifies one port of a Service. Port is empty for the only port of a Service that does not name it.
+type ServicePortName struct {
+	Service  ServiceName
+	Port     string
+	Protocol Protocol
+}
+
+// String returns "namespace/name:port/TCP", without the colon for an unnamed port.
+func (n ServicePortName) String() string {
+	s := n.Service.String()
+	if n.Port != "" {
+		s += ":" + n.Port
+	}
+	return s + "/" + string(n.Protocol)
+}
+
+// Compare orders names by namespace, Service, port and protocol.
+func (n ServicePortName) Compare(o ServicePortName) int {
+	for _, c := range []int{
+		cmp.Compare(n.Service.Namespace, o.Service.Namespace),
+		cmp.Compare(n.Service.Name, o.Service.Name),
+		cmp.Compare(n.Port, o.Port),
+		cmp.Compare(n.Protocol, o.Protocol),
+	} {
+		if c != 0 {
+			return c
+		}
+	}
+	return 0
+}
+
+// Service is one Service as the proxy sees it. It exists also for Services that are not to be proxied (headless,
+// ExternalName, no ClusterIP): those have no Ports. The value is immutable once handed out.
+type Service struct {
+	Name ServiceName
+	// Created orders Services that claim the same address and port; zero (manifests have none) sorts by name.
+	Created time.Time
+	// Ports, sorted by name.
+	Ports []ServicePort
+	// Skipped says why there are no ports although the object is fine ("headless", "ExternalName"); otherwise empty.
+	Skipped string
+	// Problems found while translating the object and its slices: each names a field and what to do about it.
+	Problems []Problem
+}
+
+// Problem is something about one object that its owner has to fix. The rest of the object is served.
+type Problem struct {
+	// Port is the Service port's name where the problem concerns one port only.
+	Port string `json:"port,omitempty"`
+	// Reason is a CamelCase word for machines, as in Kubernetes events.
+	Reason string `json:"reason"`
+	// Message is a sentence for people.
+	Message string `json:"message"`
+}
+
+// ServicePort is one port of a Service, with its endpoints.
+type ServicePort struct {
+	Name ServicePortName
+	// Port is the port on the ClusterIPs, externalIPs and load balancer IPs.
+	Port uint16
+	// NodePort is the port on the node's own addresses; 0 means none.
+	NodePort uint16
+	// NodePortFamilies are the families NodePort is open in.
+	NodePortFamilies []Family
+	// ClusterIPs, at most one per family.
+	ClusterIPs []netip.Addr
+	// ExternalIPs of the Service's families, without duplicates.
+	ExternalIPs []netip.Addr
+	// LoadBalancerIPs from status.loadBalancer.ingress, ipMode VIP only.
+	LoadBalancerIPs []netip.Addr
+	// Affinity is how long a client address stays with its backend after its last connection; 0 means no affinity.
+	Affinity time.Duration
+	// Endpoints of this port in both families, sorted by address, ready or not.
+	Endpoints []Endpoint
+}
+
+// SameFrontend reports whether p and o want the same listeners and rules: whether they differ, if at all, only in what
+// is behind the frontend (endpoints, affinity).
+func (p ServicePort) SameFrontend(o ServicePort) bool {
+	return p.Name == o.Name && p.Port == o.Port && p.NodePort == o.NodePort &&
+		slices.Equal(p.NodePortFamilies, o.NodePortFamilies) &&
+		slices.Equal(p.ClusterIPs, o.ClusterIPs) &&
+		slices.Equal(p.ExternalIPs, o.ExternalIPs) &&
+		slices.Equal(p.LoadBalancerIPs, o.LoadBalancerIPs)
+}
+
+// Endpoint is one backend address of a Service port.
+type Endpoint struct {
+	Addr netip.AddrPort
+	// Ready, Serving and Terminating are the EndpointSlice conditions with the API's defaults applied: nil ready and
+	// nil serving mean true, nil terminating means false (KEP-1672).
+	Ready, Serving, Terminating bool
+	// NodeName is the node the endpoint runs on; empty when unknown.
+	NodeName string
+}
