@@ -9,7 +9,8 @@
 //	t := config.NewTracker()
 //	t.SetService(svc)
 //	t.SetSlice(slice)
-//	t.Delivered()
+//	t.ServicesDelivered()
+//	t.EndpointsDelivered()
 //	<-t.Changed()
 //	changes := t.Take() // config.Changes{{default web}: *config.Service}
 //

@@ -81,12 +81,23 @@ type Service struct {
 	Name ServiceName
 	// Created orders Services that claim the same address and port; zero (manifests have none) sorts by name.
 	Created time.Time
+	// IPFamilies are those the Service is served in, whether or not it has an address in each, in the order of [Families].
+	IPFamilies []Family
 	// Ports, sorted by name.
 	Ports []ServicePort
 	// Skipped says why there are no ports although the object is fine ("headless", "ExternalName"); otherwise empty.
 	Skipped string
 	// Problems found while translating the object and its slices: each names a field and what to do about it.
 	Problems []Problem
+}
+
+// equal reports whether nobody could tell s from o.
+func (s *Service) equal(o *Service) bool {
+	return s.Name == o.Name && s.Created.Equal(o.Created) && s.Skipped == o.Skipped &&
+		slices.EqualFunc(s.Ports, o.Ports, func(a, b ServicePort) bool {
+			return a.SameFrontend(b) && a.Affinity == b.Affinity && slices.Equal(a.Endpoints, b.Endpoints)
+		}) &&
+		slices.Equal(s.Problems, o.Problems) && slices.Equal(s.IPFamilies, o.IPFamilies)
 }
 
 // Problem is something about one object that its owner has to fix. The rest of the object is served.

@@ -1,0 +1,251 @@
+package config
+
+import (
+	"sync"
+
+	v1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+)
+
+// Changes maps each Service that changed to its whole new value; nil means that the Service is gone.
+type Changes map[ServiceName]*Service
+
+// Tracker turns a stream of objects into a stream of [Changes]. What it hands out depends on the objects that exist
+// when [Tracker.Take] is called and on what was taken before, never on the order of events.
+//
+// All methods may be called from any goroutine. Objects passed in are neither modified nor kept. For one object, calls
+// must arrive in the order of its versions.
+type Tracker struct {
+	changed chan struct{}
+
+	mu       sync.Mutex
+	services map[ServiceName]*tracked
+	// owners remembers under which Service a slice was filed, since a slice's label may change and a deletion carries
+	// no label. Slices without the label are not filed.
+	owners map[objectName]ServiceName
+	// dirty are the Services that have to be looked at by Take: work follows the changes, not the number of Services.
+	dirty map[ServiceName]struct{}
+	// Until both are true, what is known may be a part only, and acting on it would tear down what the rest still wants.
+	servicesDelivered, endpointsDelivered bool
+}
+
+// objectName identifies an EndpointSlice.
+type objectName struct{ namespace, name string }
+
+// tracked is everything known about one Service name. It exists as long as any object refers to the name.
+type tracked struct {
+	// service is the translated object without endpoints; nil when there is none.
+	service *Service
+	slices  map[string]*endpointSet
+	// endpoints is the v1.Endpoints of the same name; nil when there is none.
+	endpoints *endpointSet
+	// taken is what Take handed out last; nil when that was nothing or a deletion.
+	taken *Service
+}
+
+// NewTracker returns a Tracker that knows nothing. It starts no goroutine.
+func NewTracker() *Tracker {
+	return &Tracker{
+		changed:  make(chan struct{}, 1),
+		services: map[ServiceName]*tracked{},
+		owners:   map[objectName]ServiceName{},
+		dirty:    map[ServiceName]struct{}{},
+	}
+}
+
+// SetService adds or replaces a Service.
+func (t *Tracker) SetService(svc *v1.Service) {
+	value := translate(svc)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	e := t.entry(value.Name)
+	if e.service != nil && e.service.equal(&value) {
+		return
+	}
+	e.service = &value
+	t.touch(value.Name)
+}
+
+// DeleteService removes a Service. Its endpoints stay known until they are deleted themselves: if the Service comes back,
+// it has them at once.
+func (t *Tracker) DeleteService(name ServiceName) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if e, ok := t.services[name]; ok && e.service != nil {
+		e.service = nil
+		t.touch(name)
+	}
+}
+
+// SetSlice adds or replaces an EndpointSlice. It belongs to the Service its label kubernetes.io/service-name names; one
+// without the label belongs to none.
+func (t *Tracker) SetSlice(slice *discoveryv1.EndpointSlice) {
+	key := objectName{namespace(slice.Namespace), slice.Name}
+	var owner ServiceName
+	var set *endpointSet
+	if name := slice.Labels[discoveryv1.LabelServiceName]; name != "" {
+		owner = ServiceName{Namespace: key.namespace, Name: name}
+		set = translateSlice(slice)
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if old, ok := t.owners[key]; ok && old != owner {
+		t.removeSlice(key)
+	}
+	if set == nil {
+		return
+	}
+	t.owners[key] = owner
+	e := t.entry(owner)
+	if old, ok := e.slices[key.name]; ok && old.equal(set) {
+		return
+	}
+	if e.slices == nil {
+		e.slices = map[string]*endpointSet{}
+	}
+	e.slices[key.name] = set
+	t.touch(owner)
+}
+
+// DeleteSlice removes an EndpointSlice.
+func (t *Tracker) DeleteSlice(ns, name string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.removeSlice(objectName{namespace(ns), name})
+}
+
+// SetEndpoints adds or replaces a v1.Endpoints. It counts only while its Service has no EndpointSlice at all: where
+// slices exist they are the truth, and a cluster mirrors every hand-written Endpoints into slices anyway.
+//
+//lint:ignore SA1019 see translateEndpoints
+func (t *Tracker) SetEndpoints(eps *v1.Endpoints) {
+	name := ServiceName{Namespace: namespace(eps.Namespace), Name: eps.Name}
+	set := translateEndpoints(eps)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	e := t.entry(name)
+	if e.endpoints != nil && e.endpoints.equal(set) {
+		return
+	}
+	e.endpoints = set
+	t.touch(name)
+}
+
+// DeleteEndpoints removes a v1.Endpoints.
+func (t *Tracker) DeleteEndpoints(name ServiceName) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if e, ok := t.services[name]; ok && e.endpoints != nil {
+		e.endpoints = nil
+		t.touch(name)
+	}
+}
+
+// ServicesDelivered tells that every Service that existed when the source started has been handed over.
+func (t *Tracker) ServicesDelivered() { t.delivered(&t.servicesDelivered) }
+
+// EndpointsDelivered tells the same of every EndpointSlice and Endpoints.
+func (t *Tracker) EndpointsDelivered() { t.delivered(&t.endpointsDelivered) }
+
+func (t *Tracker) delivered(what *bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if *what {
+		return
+	}
+	*what = true
+	// Also with nothing to take: that nothing exists is news for whoever has an earlier run's state to remove.
+	if t.complete() {
+		t.wake()
+	}
+}
+
+// Changed is readable when there may be something to [Tracker.Take]. It becomes so for the first time when Services and
+// endpoints have both been delivered, even if there are none. Several changes are one signal; it is for one reader.
+func (t *Tracker) Changed() <-chan struct{} { return t.changed }
+
+// Take returns the Services whose value differs from the one taken last, and takes them. What was added and deleted
+// since is not in it, nor what changed and changed back. It is nil, and takes nothing, before Services and endpoints have
+// both been delivered; afterwards it may be empty but is not nil.
+func (t *Tracker) Take() Changes {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if !t.complete() {
+		return nil
+	}
+	select {
+	case <-t.changed:
+	default:
+	}
+	changes := make(Changes, len(t.dirty))
+	for name := range t.dirty {
+		e := t.services[name]
+		switch value := e.value(); {
+		case value == nil && e.taken == nil:
+		case value != nil && e.taken != nil && value.equal(e.taken):
+		default:
+			changes[name] = value
+			e.taken = value
+		}
+		if e.service == nil && len(e.slices) == 0 && e.endpoints == nil {
+			delete(t.services, name)
+		}
+	}
+	// A map keeps the buckets of its largest size; the first delivery is by far the largest.
+	t.dirty = map[ServiceName]struct{}{}
+	return changes
+}
+
+// value is the Service as it is now; nil when there is none.
+func (e *tracked) value() *Service {
+	if e.service == nil {
+		return nil
+	}
+	var sets []*endpointSet
+	for _, s := range e.slices {
+		sets = append(sets, s)
+	}
+	if len(sets) == 0 && e.endpoints != nil {
+		sets = append(sets, e.endpoints)
+	}
+	return merge(e.service, sets)
+}
+
+// The methods below need t.mu.
+
+func (t *Tracker) complete() bool { return t.servicesDelivered && t.endpointsDelivered }
+
+func (t *Tracker) entry(name ServiceName) *tracked {
+	e, ok := t.services[name]
+	if !ok {
+		e = &tracked{}
+		t.services[name] = e
+	}
+	return e
+}
+
+func (t *Tracker) removeSlice(key objectName) {
+	owner, ok := t.owners[key]
+	if !ok {
+		return
+	}
+	delete(t.owners, key)
+	delete(t.services[owner].slices, key.name)
+	t.touch(owner)
+}
+
+// touch marks a Service for the next Take. A Service that does not exist and never was taken is marked too, so that Take
+// can forget it, but wakes nobody.
+func (t *Tracker) touch(name ServiceName) {
+	t.dirty[name] = struct{}{}
+	if e := t.services[name]; t.complete() && (e.service != nil || e.taken != nil) {
+		t.wake()
+	}
+}
+
+func (t *Tracker) wake() {
+	select {
+	case t.changed <- struct{}{}:
+	default:
+	}
+}
