@@ -41,6 +41,21 @@ func newPins(size int, evictions *atomic.Uint64) *pins {
 	return &pins{cache: cache, evictions: evictions}
 }
 
+// setAffinity applies an affinity setting to v before it is published. A changed timeout judges existing pins by their
+// last use, except that one which had run out does not come back: otherwise a longer timeout would bring back just those
+// that no pick had happened to clear away.
+func (v *view) setAffinity(timeout time.Duration, b *Balancer) {
+	switch {
+	case timeout <= 0:
+		v.pins, v.timeout = nil, 0
+	case v.pins == nil:
+		v.pins, v.timeout, v.expired = newPins(b.maxPins, &b.evictions), timeout, -1
+	case v.timeout != timeout:
+		v.expired = max(v.expired, b.now()-v.timeout)
+		v.timeout = timeout
+	}
+}
+
 // pinKey is the address that clients are told apart by.
 func pinKey(client netip.Addr) netip.Addr { return client.Unmap().WithZone("") }
 
@@ -65,7 +80,8 @@ func (p *pins) pick(v *view, client netip.Addr, tried []netip.AddrPort, now time
 
 // refresh marks the client's pin used, and pins the client to be if it has no live pin.
 func (p *pins) refresh(v *view, client netip.Addr, be *backend, now time.Duration) {
-	if held, ok := p.cache.Get(client); ok && held.backend == be {
+	if held, ok := p.cache.Peek(client); ok && held.backend == be {
+		p.cache.Get(client) // moves it up
 		held.used.Store(int64(now))
 		return
 	}
@@ -122,7 +138,8 @@ func (p *pins) count(v *view, now time.Duration) int {
 	return n
 }
 
-// alive reports whether the pin was used less than the timeout ago and its backend is still the same incarnation.
+// alive reports whether the pin has not run out and its backend is still the same incarnation.
 func (held *pin) alive(v *view, now time.Duration) bool {
-	return now-time.Duration(held.used.Load()) < v.timeout && v.holds(held.backend)
+	used := time.Duration(held.used.Load())
+	return used > v.expired && now-used < v.timeout && v.holds(held.backend)
 }

@@ -36,14 +36,18 @@ func (be *backend) release() {
 	}
 }
 
-// find looks addr up in backends, which are sorted by address. A search needs no memory beside the slice, which counts
-// with tens of thousands of balancers, most of them of a few backends.
+// find returns the backend at addr, or nil.
 func find(backends []*backend, addr netip.AddrPort) *backend {
-	i, ok := slices.BinarySearchFunc(backends, addr, func(be *backend, a netip.AddrPort) int { return be.addr.Compare(a) })
-	if !ok {
-		return nil
+	if i, ok := search(backends, addr); ok {
+		return backends[i]
 	}
-	return backends[i]
+	return nil
+}
+
+// search looks addr up in backends, which are sorted by address. It needs no memory beside the slice, which counts with
+// tens of thousands of balancers, most of them of a few backends.
+func search(backends []*backend, addr netip.AddrPort) (int, bool) {
+	return slices.BinarySearchFunc(backends, addr, func(be *backend, a netip.AddrPort) int { return be.addr.Compare(a) })
 }
 
 // usable returns the valid addresses of list, sorted, each once.

@@ -44,15 +44,7 @@ func (b *Balancer) Update(c Config) {
 	b.updating.Lock()
 	defer b.updating.Unlock()
 	next := b.view.Load().follow(usable(c.Backends))
-	switch {
-	case c.Affinity <= 0:
-		next.pins, next.timeout = nil, 0
-	default:
-		if next.pins == nil {
-			next.pins = newPins(b.maxPins, &b.evictions)
-		}
-		next.timeout = c.Affinity
-	}
+	next.setAffinity(c.Affinity, b)
 	b.view.Store(next)
 }
 

@@ -53,8 +53,7 @@
 // The key is the bare client address: IPv4-mapped IPv6 counts as IPv4 and zones are dropped. At most 65,536 clients are
 // remembered per balancer, the longest unused are forgotten first ([Balancer.Evictions] counts them), so that forged UDP
 // sources cannot exhaust memory. Expiry is lazy, by the monotonic clock: no goroutine sweeps, each new pin clears away up
-// to two expired ones. Since pins hold the time of last use and not a deadline, a changed timeout applies to existing
-// pins at once; a longer one also revives a pin that had run out but was not yet asked for.
+// to two expired ones. A changed timeout applies to existing pins at once, counted from their last use.
 //
 // # Concurrency
 //

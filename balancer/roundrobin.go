@@ -33,19 +33,13 @@ func (r *roundRobin) next(tried []netip.AddrPort) *backend {
 	if !r.anyUntried(tried) {
 		return nil
 	}
-	for range n {
+	// Like a compare-and-swap loop: a turn that comes back to a tried backend means that other goroutines took the ones
+	// between.
+	for {
 		if be := r.backends[(r.turn.Add(1)-1)%n]; !slices.Contains(tried, be.addr) {
 			return be
 		}
 	}
-	// Other goroutines took all the untried turns of a whole round. One turn out of order is better than spinning.
-	at := r.turn.Add(1) - 1
-	for i := range n {
-		if be := r.backends[(at+i)%n]; !slices.Contains(tried, be.addr) {
-			return be
-		}
-	}
-	return nil
 }
 
 // anyUntried keeps a pick that cannot succeed from using up turns. It looks at no more than len(tried)+1 backends.
@@ -58,7 +52,8 @@ func (r *roundRobin) follow(backends []*backend) scheduler {
 	n := uint64(len(r.backends))
 	turn := r.turn.Load()
 	for i := range n {
-		if at := slices.Index(backends, r.backends[(turn+i)%n]); at >= 0 {
+		be := r.backends[(turn+i)%n]
+		if at, ok := search(backends, be.addr); ok && backends[at] == be {
 			next := &roundRobin{backends: backends, first: r.first}
 			next.turn.Store(uint64(at))
 			return next

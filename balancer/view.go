@@ -15,6 +15,7 @@ type view struct {
 	scheduler scheduler
 	pins      *pins         // nil: no affinity
 	timeout   time.Duration // of pins
+	expired   time.Duration // pins last used at or before this had run out when the timeout was last changed
 }
 
 // follow returns the view after v with the given backends (sorted, unique) and everything else as in v. An incarnation

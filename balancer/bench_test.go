@@ -1,0 +1,73 @@
+package balancer
+
+import (
+	"encoding/binary"
+	"fmt"
+	"net/netip"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+func benchmarkSet(n int) []netip.AddrPort {
+	list := make([]netip.AddrPort, n)
+	for i := range list {
+		var ip [4]byte
+		binary.BigEndian.PutUint32(ip[:], 10<<24+uint32(i))
+		list[i] = netip.AddrPortFrom(netip.AddrFrom4(ip), 80)
+	}
+	return list
+}
+
+func BenchmarkPick(b *testing.B) {
+	for _, affinity := range []time.Duration{0, time.Hour} {
+		for _, n := range []int{1, 10, 1000} {
+			bal := New()
+			bal.Update(Config{Backends: benchmarkSet(n), Affinity: affinity})
+			name := fmt.Sprintf("backends=%d/affinity=%v", n, affinity > 0)
+			b.Run(name, func(b *testing.B) {
+				b.ReportAllocs()
+				for b.Loop() {
+					bal.Pick(anyone, nil)
+				}
+			})
+			var clients atomic.Int64
+			b.Run(name+"/parallel", func(b *testing.B) {
+				b.ReportAllocs()
+				b.RunParallel(func(pb *testing.PB) {
+					who := client(int(clients.Add(1)))
+					for pb.Next() {
+						bal.Pick(who, nil)
+					}
+				})
+			})
+		}
+	}
+}
+
+// BenchmarkPickNewClient is the worst case for affinity: every pick makes a pin and, the table being full, evicts one.
+func BenchmarkPickNewClient(b *testing.B) {
+	bal := New()
+	bal.Update(Config{Backends: benchmarkSet(10), Affinity: time.Hour})
+	b.ReportAllocs()
+	var n uint32
+	for b.Loop() {
+		n++
+		var ip [4]byte
+		binary.BigEndian.PutUint32(ip[:], n)
+		bal.Pick(netip.AddrFrom4(ip), nil)
+	}
+}
+
+func BenchmarkUpdate(b *testing.B) {
+	for _, n := range []int{1, 10, 1000} {
+		sets := [][]netip.AddrPort{benchmarkSet(n), benchmarkSet(n + 1)}
+		b.Run(fmt.Sprintf("backends=%d", n), func(b *testing.B) {
+			b.ReportAllocs()
+			bal := New()
+			for i := 0; b.Loop(); i++ {
+				bal.Update(Config{Backends: sets[i%2]})
+			}
+		})
+	}
+}
