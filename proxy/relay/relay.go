@@ -1,0 +1,146 @@
+package relay
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/sirupsen/logrus"
+	"golang.org/x/sync/semaphore"
+)
+
+// Balancer chooses backends for one listener. The relay calls it from many goroutines.
+type Balancer interface {
+	// Pick returns a backend that is not in tried; false means that there is none.
+	Pick(client netip.Addr, tried []netip.AddrPort) (netip.AddrPort, bool)
+	// Report tells how a dial to a picked backend ended: nil means connected.
+	Report(client netip.Addr, backend netip.AddrPort, err error)
+	// Release tells that a connection reported as connected has ended.
+	Release(backend netip.AddrPort)
+}
+
+// Config holds what all listeners of a Relay share. The zero value works: each field then has its default.
+type Config struct {
+	// DialTimeout is how long one client connection may look for a backend, all attempts together. 0: 5s.
+	DialTimeout time.Duration
+	// TryTimeout is how long a backend may stay silent before another one is dialled. When all have been silent, the
+	// next round over them is twice as patient. 0: 250ms.
+	TryTimeout time.Duration
+	// HalfCloseTimeout ends a connection of which one direction has ended and the other has been idle for so long.
+	// 0: 1h, what the kernel's connection tracking grants a connection in CLOSE_WAIT under kube-proxy.
+	HalfCloseTimeout time.Duration
+	// KeepAlive is the idle time before the first TCP keep-alive probe and between probes, on both sides. 0: 15s.
+	KeepAlive time.Duration
+	// UserTimeout is how long sent bytes, or probes, may stay unacknowledged before a side is given up
+	// (TCP_USER_TIMEOUT, tcp(7)). 0: 2m.
+	UserTimeout time.Duration
+	// Mark is set on backend sockets (SO_MARK) so that rules can tell the proxy's own connections. 0: none, which
+	// needs no privilege.
+	Mark uint32
+	// MaxFDs is how many file descriptors listeners and connections may hold together: 2 each. At the limit new
+	// connections wait in the kernel's accept queue. 0: the process's limit less 64 for everything else.
+	MaxFDs int
+	// Log may be nil: nothing is logged.
+	Log *logrus.Entry
+}
+
+func (c Config) withDefaults() Config {
+	for _, d := range []struct {
+		field *time.Duration
+		value time.Duration
+	}{
+		{&c.DialTimeout, 5 * time.Second},
+		{&c.TryTimeout, 250 * time.Millisecond},
+		{&c.HalfCloseTimeout, time.Hour},
+		{&c.KeepAlive, 15 * time.Second},
+		{&c.UserTimeout, 2 * time.Minute},
+	} {
+		if *d.field == 0 {
+			*d.field = d.value
+		}
+	}
+	if c.MaxFDs == 0 {
+		c.MaxFDs = max(noFileLimit()-reservedFDs, 2*fdsPerConnection)
+	}
+	if c.Log == nil {
+		silent := logrus.New()
+		silent.SetOutput(io.Discard)
+		c.Log = logrus.NewEntry(silent)
+	}
+	return c
+}
+
+// fdsPerConnection is the client's socket and the backend's. A listener is charged the same: its own socket, and the
+// one connection that it may have accepted and not yet been admitted.
+const fdsPerConnection = 2
+
+// Relay accepts and relays connections for any number of listeners.
+type Relay struct {
+	cfg Config
+	fds *semaphore.Weighted
+
+	mu        sync.Mutex // guards what follows; never held across a system call that can block
+	closed    bool
+	listeners map[*Listener]struct{}
+	running   sync.WaitGroup // accept loops and connections
+}
+
+// New returns a Relay without listeners. It starts nothing.
+func New(cfg Config) *Relay {
+	cfg = cfg.withDefaults()
+	return &Relay{
+		cfg:       cfg,
+		fds:       semaphore.NewWeighted(int64(cfg.MaxFDs)),
+		listeners: map[*Listener]struct{}{},
+	}
+}
+
+// ErrShutdown is returned by Listen after Shutdown.
+var ErrShutdown = errors.New("the relay is shutting down")
+
+// Shutdown stops accepting on every listener and waits until the last connection has ended. When ctx ends first, it
+// resets those that are left and returns how many there were.
+func (r *Relay) Shutdown(ctx context.Context) (cut int) {
+	r.mu.Lock()
+	r.closed = true
+	listeners := make([]*Listener, 0, len(r.listeners))
+	for l := range r.listeners {
+		listeners = append(listeners, l)
+	}
+	r.mu.Unlock()
+	for _, l := range listeners {
+		l.Close()
+	}
+	done := make(chan struct{})
+	go func() { r.running.Wait(); close(done) }()
+	select {
+	case <-done:
+		return 0
+	case <-ctx.Done():
+	}
+	// Listeners that were closed earlier leave r.listeners only with their last connection, so none is missed.
+	for _, l := range listeners {
+		cut += l.reset()
+	}
+	<-done
+	return cut
+}
+
+func (r *Relay) add(l *Listener) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed {
+		return ErrShutdown
+	}
+	r.listeners[l] = struct{}{}
+	return nil
+}
+
+func (r *Relay) remove(l *Listener) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.listeners, l)
+}

@@ -1,0 +1,18 @@
+package relay_test
+
+import (
+	"net/netip"
+	"testing"
+
+	"redial/proxy/relay"
+	"redial/proxy/relay/relaytest"
+)
+
+func TestRelay(t *testing.T) {
+	relaytest.Run(t, func(cfg relay.Config) (relaytest.Engine, relaytest.Listen) {
+		r := relay.New(cfg)
+		return r, func(addr netip.AddrPort, name string, b relay.Balancer) (relaytest.Listener, error) {
+			return r.Listen(addr, name, b)
+		}
+	})
+}

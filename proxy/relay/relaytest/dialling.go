@@ -1,0 +1,130 @@
+package relaytest
+
+import (
+	"io"
+	"net"
+	"net/netip"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"redial/proxy/relay"
+)
+
+func outQueue(fd int) int {
+	n, _ := unix.IoctlGetInt(fd, unix.SIOCOUTQ)
+	return n
+}
+
+// silentBackend is an address where SYNs are dropped: a listener whose accept queue is full. The function returned
+// makes it answer, by an echo.
+func silentBackend(t *testing.T) (netip.AddrPort, func()) {
+	t.Helper()
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	require.NoError(t, err)
+	require.NoError(t, unix.Bind(fd, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}))
+	require.NoError(t, unix.Listen(fd, 0))
+	name, err := unix.Getsockname(fd)
+	require.NoError(t, err)
+	addr := netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), uint16(name.(*unix.SockaddrInet4).Port))
+	filler, err := net.Dial("tcp", addr.String())
+	require.NoError(t, err)
+	t.Cleanup(func() { filler.Close(); unix.Close(fd) })
+	return addr, func() {
+		unix.Listen(fd, 128)
+	}
+}
+
+func testRefusedThenGood(t *testing.T, new New) {
+	dead := refused(t)
+	b := balance(dead, backend(t, echo))
+	_, l := start(t, new, relay.Config{}, b)
+	conn := dial(t, l)
+	roundTrip(t, conn, "served all the same")
+	assert.Equal(t, []netip.AddrPort{dead}, b.failed)
+	s := l.Stats()
+	assert.EqualValues(t, 1, s.Retried)
+	assert.EqualValues(t, 1, s.Retries)
+}
+
+// The client hears of it at once, and by a reset; nobody is dialled twice.
+func testAllRefused(t *testing.T, new New) {
+	backends := []netip.AddrPort{refused(t), refused(t), refused(t)}
+	b := balance(backends...)
+	_, l := start(t, new, relay.Config{DialTimeout: time.Hour, TryTimeout: time.Hour}, b)
+	expectReset(t, l)
+	assert.ElementsMatch(t, backends, b.picked())
+	eventually(t, func() bool { return l.Stats().Failed == 1 }, "the failure to be counted")
+}
+
+func testSilentThenGood(t *testing.T, new New) {
+	silent, _ := silentBackend(t)
+	b := balance(silent, backend(t, echo))
+	_, l := start(t, new, relay.Config{TryTimeout: 50 * time.Millisecond, DialTimeout: time.Hour}, b)
+	roundTrip(t, dial(t, l), "served all the same")
+	assert.Equal(t, []netip.AddrPort{silent}, b.failed)
+}
+
+// With nobody else to go to, a backend that was silent for a moment is asked again.
+func testLoneSilentRecovers(t *testing.T, new New) {
+	silent, wake := silentBackend(t)
+	b := balance(silent, refused(t))
+	_, l := start(t, new, relay.Config{TryTimeout: 20 * time.Millisecond, DialTimeout: time.Hour}, b)
+	conn := dial(t, l)
+	eventually(t, func() bool { return len(b.picked()) >= 3 }, "a second round")
+	wake()
+	eventually(t, func() bool { return l.Stats().Connected == 1 }, "the connection")
+	conn.Close()
+	picks := b.picked()
+	refusals := 0
+	for _, p := range picks {
+		if p != silent {
+			refusals++
+		}
+	}
+	assert.Equal(t, 1, refusals, "a refusal is final: %v", picks)
+}
+
+// Connections to the silent backend wait, all the others go through.
+func testSilentDoesNotBlock(t *testing.T, new New) {
+	silent, _ := silentBackend(t)
+	good := backend(t, echo)
+	b := balance(silent, good)
+	_, l := start(t, new, relay.Config{TryTimeout: time.Hour, DialTimeout: time.Hour}, b)
+	for range 20 {
+		dial(t, l) // every other one stays in its dial
+	}
+	eventually(t, func() bool { return l.Stats().Connected == 10 }, "the connections to the good backend")
+	assert.EqualValues(t, 20, l.Stats().Accepted)
+}
+
+// Nobody waits for an answer any more: no further backend is bothered.
+func testClientLeaves(t *testing.T, new New) {
+	first, _ := silentBackend(t)
+	second, _ := silentBackend(t)
+	b := balance(first, second)
+	_, l := start(t, new, relay.Config{TryTimeout: 100 * time.Millisecond, DialTimeout: time.Hour}, b)
+	conn := dial(t, l)
+	conn.SetLinger(0)
+	conn.Close()
+	eventually(t, func() bool { return l.Stats().Abandoned == 1 }, "the connection to be given up")
+	assert.Len(t, b.picked(), 1)
+}
+
+// A backend that dies after it has received something may have acted on it.
+func testNothingRetried(t *testing.T, new New) {
+	b := balance(backend(t, func(c *net.TCPConn) {
+		io.ReadFull(c, make([]byte, 1))
+		c.SetLinger(0)
+	}), backend(t, echo))
+	_, l := start(t, new, relay.Config{}, b)
+	conn := dial(t, l)
+	conn.Write([]byte("charge my card"))
+	_, err := io.ReadAll(conn)
+	assert.ErrorIs(t, err, syscall.ECONNRESET)
+	assert.Len(t, b.picked(), 1)
+}

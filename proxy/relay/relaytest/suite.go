@@ -1,0 +1,272 @@
+// Package relaytest is the behaviour suite that every relay engine has to pass. It drives an engine through sockets only:
+// what a client and a backend see is what counts.
+//
+//	func TestRelay(t *testing.T) {
+//		relaytest.Run(t, func(cfg relay.Config) relaytest.Engine { return relay.New(cfg) })
+//	}
+package relaytest
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/netip"
+	"slices"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"redial/proxy/relay"
+)
+
+// Listener is what the suite needs of a listener.
+type Listener interface {
+	Addr() netip.AddrPort
+	Serve()
+	SetOpen(bool) error
+	Close() error
+	Stats() relay.Stats
+}
+
+// Engine is the relay under test.
+type Engine interface {
+	Shutdown(context.Context) int
+}
+
+// Listen opens a listener on an engine. It exists because methods returning different listener types cannot satisfy one
+// interface.
+type Listen func(addr netip.AddrPort, name string, b relay.Balancer) (Listener, error)
+
+// New makes an engine.
+type New func(relay.Config) (Engine, Listen)
+
+// Run runs the suite.
+func Run(t *testing.T, new New) {
+	for name, test := range map[string]func(*testing.T, New){
+		"Bytes":                 testBytes,
+		"ServerSpeaksFirst":     testServerSpeaksFirst,
+		"IPv6":                  testIPv6,
+		"IdleCostsTwoFDs":       testIdleCostsTwoFDs,
+		"Churn":                 testChurn,
+		"ClientClosesFirst":     testClientClosesFirst,
+		"BackendClosesFirst":    testBackendClosesFirst,
+		"HalfCloseTimeout":      testHalfCloseTimeout,
+		"HalfCloseRearmed":      testHalfCloseRearmed,
+		"HalfClosedClientGoes":  testHalfClosedClientGoes,
+		"BackendResets":         testBackendResets,
+		"BackendResetsAfterFIN": testBackendResetsAfterFIN,
+		"ClientResets":          testClientResets,
+		"PeerVanishes":          testPeerVanishes,
+		"RefusedThenGood":       testRefusedThenGood,
+		"AllRefused":            testAllRefused,
+		"SilentThenGood":        testSilentThenGood,
+		"LoneSilentRecovers":    testLoneSilentRecovers,
+		"SilentDoesNotBlock":    testSilentDoesNotBlock,
+		"ClientLeaves":          testClientLeaves,
+		"NothingRetried":        testNothingRetried,
+		"NoBackend":             testNoBackend,
+		"Refusing":              testRefusing,
+		"RefusingKeepsPort":     testRefusingKeepsPort,
+		"CloseKeepsLive":        testCloseKeepsLive,
+		"ShutdownWaits":         testShutdownWaits,
+		"ShutdownCuts":          testShutdownCuts,
+		"ShutdownCutsDials":     testShutdownCutsDials,
+		"FDBudget":              testFDBudget,
+		"FDExhaustion":          testFDExhaustion,
+		"PanicIsContained":      testPanicIsContained,
+	} {
+		t.Run(name, func(t *testing.T) { test(t, new) })
+	}
+}
+
+// patience bounds every wait in the suite. It is far beyond what any step takes on a busy machine.
+const patience = 20 * time.Second
+
+// balancer is a Balancer that keeps the relay to its contract: picks go round over a fixed list; misuse is recorded.
+type balancer struct {
+	mu       sync.Mutex
+	backends []netip.AddrPort
+	next     int
+	picks    []netip.AddrPort // every pick, in order
+	failed   []netip.AddrPort // every failure reported
+	open     int              // picked, not yet reported
+	active   map[netip.AddrPort]int
+	misuse   error
+	onPick   func()
+}
+
+func balance(backends ...netip.AddrPort) *balancer {
+	return &balancer{backends: backends, active: map[netip.AddrPort]int{}}
+}
+
+func (b *balancer) Pick(_ netip.Addr, tried []netip.AddrPort) (netip.AddrPort, bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.onPick != nil {
+		b.onPick()
+	}
+	for range b.backends {
+		a := b.backends[b.next%len(b.backends)]
+		b.next++
+		if !slices.Contains(tried, a) {
+			b.picks = append(b.picks, a)
+			b.open++
+			return a, true
+		}
+	}
+	return netip.AddrPort{}, false
+}
+
+func (b *balancer) Report(_ netip.Addr, a netip.AddrPort, err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.open--; b.open < 0 {
+		b.misuse = errors.New("Report without Pick")
+	}
+	if err != nil {
+		b.failed = append(b.failed, a)
+		return
+	}
+	b.active[a]++
+}
+
+func (b *balancer) Release(a netip.AddrPort) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.active[a]--; b.active[a] < 0 {
+		b.misuse = errors.New("Release without Report")
+	}
+}
+
+func (b *balancer) picked() []netip.AddrPort {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return slices.Clone(b.picks)
+}
+
+func (b *balancer) balanced() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, n := range b.active {
+		if n != 0 {
+			return false
+		}
+	}
+	return b.open == 0 && b.misuse == nil
+}
+
+// start runs a listener on loopback over b until the test ends, and then checks the books: nothing active, every
+// accepted connection in one of the outcomes, every pick reported and every connection released.
+func start(t *testing.T, new New, cfg relay.Config, b *balancer) (Engine, Listener) {
+	return startOn(t, new, cfg, b, "127.0.0.1")
+}
+
+func startOn(t *testing.T, new New, cfg relay.Config, b *balancer, address string) (Engine, Listener) {
+	t.Helper()
+	engine, listen := new(cfg)
+	l := listenAnywhere(t, listen, netip.MustParseAddr(address), b)
+	served := make(chan struct{})
+	go func() { l.Serve(); close(served) }()
+	t.Cleanup(func() {
+		ctx, cancel := context.WithCancel(context.Background())
+		cancel()
+		engine.Shutdown(ctx)
+		waitFor(t, served, "the accept loop to end")
+		s := l.Stats()
+		require.Zero(t, s.Active, "%+v", s)
+		require.Equal(t, s.Accepted, s.Connected+s.Failed+s.NoBackend+s.Abandoned, "%+v", s)
+		require.True(t, b.balanced(), "picks, reports and releases balance: %+v", b)
+	})
+	return engine, l
+}
+
+// listenAnywhere takes the first free port of a range in which the kernel does not choose ports by itself: refusing
+// clients needs a port that was asked for by number.
+func listenAnywhere(t *testing.T, listen Listen, addr netip.Addr, b relay.Balancer) Listener {
+	t.Helper()
+	for port := uint16(61000); port != 0; port++ {
+		l, err := listen(netip.AddrPortFrom(addr, port), "default/web:http/TCP", b)
+		if !errors.Is(err, syscall.EADDRINUSE) {
+			require.NoError(t, err)
+			return l
+		}
+	}
+	require.FailNow(t, "no free port")
+	return nil
+}
+
+// backend accepts on loopback and hands each connection to serve, on a goroutine of its own.
+func backend(t *testing.T, serve func(*net.TCPConn)) netip.AddrPort {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	serveOn(t, l, serve)
+	return l.Addr().(*net.TCPAddr).AddrPort()
+}
+
+func serveOn(t *testing.T, l net.Listener, serve func(*net.TCPConn)) {
+	var running sync.WaitGroup
+	running.Go(func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			running.Go(func() {
+				defer conn.Close()
+				conn.SetDeadline(time.Now().Add(patience))
+				serve(conn.(*net.TCPConn))
+			})
+		}
+	})
+	t.Cleanup(func() { l.Close(); running.Wait() })
+}
+
+// refused is an address that nobody listens on.
+func refused(t *testing.T) netip.AddrPort {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer l.Close()
+	return l.Addr().(*net.TCPAddr).AddrPort()
+}
+
+// dial connects a client to l.
+func dial(t *testing.T, l Listener) *net.TCPConn {
+	t.Helper()
+	conn, err := net.DialTimeout("tcp", l.Addr().String(), patience)
+	require.NoError(t, err)
+	t.Cleanup(func() { conn.Close() })
+	conn.SetDeadline(time.Now().Add(patience))
+	return conn.(*net.TCPConn)
+}
+
+// expectReset connects a client that is to be cut by a reset before it gets a byte, which it may hear of as early as in
+// connect(2).
+func expectReset(t *testing.T, l Listener) {
+	t.Helper()
+	conn, err := net.DialTimeout("tcp", l.Addr().String(), patience)
+	if err == nil {
+		defer conn.Close()
+		conn.SetDeadline(time.Now().Add(patience))
+		_, err = conn.Read(make([]byte, 1))
+	}
+	require.ErrorIs(t, err, syscall.ECONNRESET)
+}
+
+func waitFor(t *testing.T, done <-chan struct{}, what string) {
+	t.Helper()
+	select {
+	case <-done:
+	case <-time.After(patience):
+		require.FailNow(t, "waiting for "+what)
+	}
+}
+
+func eventually(t *testing.T, condition func() bool, what string) {
+	t.Helper()
+	require.Eventually(t, condition, patience, time.Millisecond, what)
+}

@@ -1,0 +1,40 @@
+package relay
+
+import "sync/atomic"
+
+// Stats counts what happened on one listener since it was opened. Every accepted connection ends up in exactly one of
+// Connected, Failed, NoBackend and Abandoned.
+type Stats struct {
+	Accepted  uint64 `json:"accepted"`  // client connections taken from the kernel
+	Connected uint64 `json:"connected"` // ... that reached a backend
+	Failed    uint64 `json:"failed"`    // ... reset because every backend refused or the dial budget was spent
+	NoBackend uint64 `json:"noBackend"` // ... reset because there was no backend to try
+	Abandoned uint64 `json:"abandoned"` // ... whose client left before a backend answered
+	Retried   uint64 `json:"retried"`   // connections that reached a backend after at least one failed dial
+	Retries   uint64 `json:"retries"`   // dials made after a failed one
+
+	Active       int64  `json:"active"`       // connections between accept and close
+	BytesIn      uint64 `json:"bytesIn"`      // from clients to backends
+	BytesOut     uint64 `json:"bytesOut"`     // from backends to clients
+	Resets       uint64 `json:"resets"`       // connections that ended by a reset or timeout of either peer
+	HalfClosed   uint64 `json:"halfClosed"`   // connections cut after HalfCloseTimeout
+	AcceptErrors uint64 `json:"acceptErrors"` // accept(2) failures: out of descriptors or memory
+	FDWaits      uint64 `json:"fdWaits"`      // connections that waited for file descriptors
+}
+
+type counters struct {
+	accepted, connected, failed, noBackend, abandoned, retried, retries atomic.Uint64
+	active                                                              atomic.Int64
+	bytesIn, bytesOut, resets, halfClosed, acceptErrors, fdWaits        atomic.Uint64
+}
+
+func (c *counters) snapshot() Stats {
+	return Stats{
+		Accepted: c.accepted.Load(), Connected: c.connected.Load(), Failed: c.failed.Load(),
+		NoBackend: c.noBackend.Load(), Abandoned: c.abandoned.Load(),
+		Retried: c.retried.Load(), Retries: c.retries.Load(),
+		Active: c.active.Load(), BytesIn: c.bytesIn.Load(), BytesOut: c.bytesOut.Load(),
+		Resets: c.resets.Load(), HalfClosed: c.halfClosed.Load(),
+		AcceptErrors: c.acceptErrors.Load(), FDWaits: c.fdWaits.Load(),
+	}
+}
