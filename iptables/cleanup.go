@@ -1,0 +1,69 @@
+package iptables
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+)
+
+// ourTables are the tables that may hold something of ours.
+var ourTables = []string{"filter", "nat"}
+
+// Cleanup implements intercept.Interceptor. It looks in both modes, and for both families.
+func (r *Rules) Cleanup(ctx context.Context) error {
+	defer r.publish()
+	var errs []error
+	for _, f := range slices.Concat(r.families, r.others) {
+		f.applied, f.seen = nil, nil
+		_, err := f.clear(ctx)
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+// tidy removes what an earlier process left in the mode that is not used.
+func (r *Rules) tidy(ctx context.Context) error {
+	var errs []error
+	for _, f := range r.others {
+		chains, err := f.clear(ctx)
+		if chains > 0 {
+			f.log.WithField("family", f.name()).WithField("mode", string(f.tools.mode)).WithField("chains", chains).
+				Warn("removed rules that an earlier process left in the other iptables mode")
+		}
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+// clear removes all of ours from f's tables, with the jumps from whatever chain into them, and returns the number of chains
+// found.
+func (f *family) clear(ctx context.Context) (int, error) {
+	found := 0
+	for _, name := range f.tables() {
+		if !slices.Contains(ourTables, name) {
+			continue
+		}
+		now, err := f.read(ctx, name)
+		if blamesTable(err) {
+			continue // no table, nothing of ours in it
+		}
+		if err != nil {
+			return found, err
+		}
+		for _, j := range now.jumps {
+			if err := f.hooker.Delete(name, j.from, words(j.line)...); err != nil {
+				return found, fmt.Errorf("deleting a jump from %s %s to %s: %w", f.name(), j.from, j.to, err)
+			}
+		}
+		if len(now.chains) == 0 {
+			continue
+		}
+		found += len(now.chains)
+		if err := f.restore(ctx, restoreInput(table{name: name}, slices.Sorted(maps.Keys(now.chains)))); err != nil {
+			return found, err
+		}
+	}
+	return found, nil
+}

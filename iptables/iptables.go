@@ -1,0 +1,224 @@
+package iptables
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/sirupsen/logrus"
+
+	"redial/proxy/intercept"
+)
+
+// Config says how to write rules. Its zero value works, but guards neither against loops nor the proxy ports.
+type Config struct {
+	// Mode is the kernel interface to use; "" means ModeAuto.
+	Mode Mode
+	// Target is how rules hand packets to the proxy; "" means TargetAuto.
+	Target Target
+	// Mark holds the SO_MARK bits that the proxy sets on its own connections to backends: the rules let these alone. 0
+	// means no such guard, and a backend that is also a VIP makes the proxy call itself until it is out of files.
+	Mark uint32
+	// ProxyPorts are the ports that the proxy listens on: they are refused to whoever did not come through a rule. The
+	// zero value means none, and then the filter table is not touched.
+	ProxyPorts intercept.PortRange
+	// LockWait is how long to wait for the lock that iptables programs share, in whole seconds; 0 means 30 s. Waiting
+	// longer than others is what keeps them from starving us.
+	LockWait time.Duration
+	// Log gets choices, repairs and what is left out; nil means the standard logger.
+	Log *logrus.Entry
+}
+
+// Rules steers traffic with iptables rules. Make one with New.
+type Rules struct {
+	cfg      Config
+	mode     Mode
+	families []*family // IPv4 first; only those that the host has programs for
+	absent   map[bool]error
+	others   []*family // the same in the mode that is not used
+	tidied   bool      // others hold nothing of ours any more
+	network  func(v6 bool) (network, error)
+
+	mu    sync.Mutex // guards stats; never held across an exec
+	stats Stats
+}
+
+var _ intercept.Interceptor = (*Rules)(nil)
+
+// New finds out which iptables programs and which mode to use, and whether the kernel has a nat table for them. It
+// writes no rules. It fails if neither family can be steered; the message says what to do.
+func New(cfg Config) (*Rules, error) {
+	return newRules(context.Background(), cfg, newHost(programs{}))
+}
+
+func newRules(ctx context.Context, cfg Config, h host) (*Rules, error) {
+	if cfg.Log == nil {
+		cfg.Log = logrus.NewEntry(logrus.StandardLogger())
+	}
+	if cfg.LockWait <= 0 {
+		cfg.LockWait = 30 * time.Second
+	}
+	switch cfg.Target {
+	case "", TargetAuto, TargetRedirect, TargetDNAT:
+	default:
+		return nil, fmt.Errorf("iptables target %q: want %s, %s or %s", cfg.Target, TargetAuto, TargetRedirect, TargetDNAT)
+	}
+	r := &Rules{cfg: cfg, network: h.network}
+	if err := r.choose(ctx, h); err != nil {
+		return nil, err
+	}
+	r.publish()
+	return r, nil
+}
+
+// Prepare does nothing: the proxy listens on wildcard addresses, which need no preparation.
+func (r *Rules) Prepare(context.Context, []intercept.VIP) error { return nil }
+
+// BindAddr returns port on the wildcard address of v's family, where both REDIRECT and DNAT deliver.
+func (r *Rules) BindAddr(v intercept.VIP, port uint16) netip.AddrPort {
+	return wildcard(v.Addr.Is6(), port)
+}
+
+func wildcard(v6 bool, port uint16) netip.AddrPort {
+	if v6 {
+		return netip.AddrPortFrom(netip.IPv6Unspecified(), port)
+	}
+	return netip.AddrPortFrom(netip.IPv4Unspecified(), port)
+}
+
+func (f *family) wildcard(port uint16) netip.AddrPort { return wildcard(f.v6, port) }
+
+// reference is a VIP whose rule no kernel has a reason to refuse (RFC 5737, RFC 3849).
+func (f *family) reference() intercept.VIP {
+	if f.v6 {
+		return intercept.VIP{Addr: netip.MustParseAddr("2001:db8::1"), Port: 9, Protocol: intercept.TCP}
+	}
+	return intercept.VIP{Addr: netip.MustParseAddr("192.0.2.1"), Port: 9, Protocol: intercept.TCP}
+}
+
+// Commit implements intercept.Interceptor. A family that failed as a whole does not hold up the other.
+func (r *Rules) Commit(ctx context.Context, bindings []intercept.Binding) error {
+	defer r.publish()
+	valid, errs := sift(bindings)
+	for _, v6 := range []bool{false, true} {
+		if err := r.absent[v6]; err != nil {
+			errs = append(errs, refuseAll(valid[v6], err)...)
+		}
+	}
+	whole := true
+	for _, f := range r.families {
+		if f.broken != nil && len(valid[f.v6]) > 0 {
+			f.broken = f.probe(ctx)
+		}
+		if f.broken != nil {
+			errs = append(errs, refuseAll(valid[f.v6], f.broken)...)
+			continue
+		}
+		target, err := r.target(f.v6)
+		if err != nil {
+			errs, whole = append(errs, err), false
+			continue
+		}
+		if target != f.target {
+			f.log.WithField("family", f.name()).WithField("target", describe(target)).Info("rules hand packets over differently from now on")
+			f.target = target
+		}
+		failed := f.commit(ctx, valid[f.v6], r.cfg.Mark, r.cfg.ProxyPorts)
+		errs = append(errs, failed...)
+		whole = whole && f.applied != nil
+	}
+	if whole && !r.tidied {
+		// Only now: until ours were in, these may have been what served.
+		if err := r.tidy(ctx); err != nil {
+			r.cfg.Log.WithError(err).Warn("rules of ours in the other iptables mode could not be removed; they may steer traffic to closed ports")
+		} else {
+			r.tidied = true
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// sift sorts bindings by family and refuses those that no rule can be written for. Of two for one VIP, the one whose
+// owner sorts first stays, so that the outcome does not depend on the order of the caller's.
+func sift(bindings []intercept.Binding) (map[bool][]intercept.Binding, []error) {
+	sorted := slices.SortedStableFunc(slices.Values(bindings), func(a, b intercept.Binding) int {
+		if order := compareVIPs(a.VIP, b.VIP); order != 0 {
+			return order
+		}
+		return strings.Compare(a.Owner, b.Owner)
+	})
+	valid := map[bool][]intercept.Binding{}
+	var errs []error
+	var last intercept.Binding
+	for _, b := range sorted {
+		err := b.VIP.Validate()
+		switch {
+		case err != nil:
+		case b.Listen.Port() == 0 || b.Listen.Addr().Is6() != b.VIP.Addr.Is6():
+			err = errors.New("the listener must have a port and be of the family of the VIP")
+		case b.VIP == last.VIP && b == last:
+			continue
+		case b.VIP == last.VIP:
+			err = fmt.Errorf("%s is already steered for %s", b.VIP, last.Owner)
+		default:
+			last = b
+			valid[b.VIP.Addr.Is6()] = append(valid[b.VIP.Addr.Is6()], b)
+		}
+		if err != nil {
+			errs = append(errs, &intercept.BindingError{Binding: b, Err: err})
+		}
+	}
+	return valid, errs
+}
+
+func refuseAll(bindings []intercept.Binding, err error) []error {
+	var errs []error
+	for _, b := range bindings {
+		errs = append(errs, &intercept.BindingError{Binding: b, Err: err})
+	}
+	return errs
+}
+
+// target decides what rules of a family translate to.
+func (r *Rules) target(v6 bool) (netip.Addr, error) {
+	if r.cfg.Target == TargetRedirect {
+		return netip.Addr{}, nil
+	}
+	n, err := r.network(v6)
+	if err != nil {
+		return netip.Addr{}, fmt.Errorf("choosing between REDIRECT and DNAT: %w", err)
+	}
+	return r.cfg.Target.translateTo(n), nil
+}
+
+func describe(target netip.Addr) string {
+	if target.IsValid() {
+		return "DNAT to " + target.String()
+	}
+	return "REDIRECT"
+}
+
+// Verify implements intercept.Interceptor. It is false as well when an interface came or went that changes the target.
+func (r *Rules) Verify(ctx context.Context) (bool, error) {
+	for _, f := range r.families {
+		if f.broken != nil {
+			continue
+		}
+		target, err := r.target(f.v6)
+		if err != nil {
+			return false, err
+		}
+		if target != f.target {
+			return false, nil
+		}
+		if ok, err := f.inForce(ctx); !ok || err != nil {
+			return false, err
+		}
+	}
+	return true, nil
+}

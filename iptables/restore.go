@@ -1,0 +1,280 @@
+package iptables
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/sirupsen/logrus"
+
+	"redial/proxy/intercept"
+)
+
+// family is the rules of IPv4 or IPv6: what they are written with and what is known of the kernel's copy.
+type family struct {
+	v6         bool
+	tools      tools
+	runner     runner
+	hooker     hooker
+	generation func() (uint32, bool)
+	wait       time.Duration
+	now        func() time.Time
+	log        *logrus.Entry
+
+	// tables lists the tables that exist, as far as that can be told without creating any.
+	tables func() []string
+	broken error // why its nat table cannot be used; nil: it can
+
+	// applied is what the kernel is known to hold; nil: nothing is known and the next write must be a full one.
+	applied   *ruleset
+	seen      map[string]image // per table, right after the last write
+	writtenAt moment
+	target    netip.Addr // with which applied was rendered
+
+	filterErr   error // why the filter rules could not be written; nil: they were
+	retryFilter time.Time
+	quarantined map[intercept.VIP]quarantine
+	stats       FamilyStats
+}
+
+func (f *family) name() string {
+	if f.v6 {
+		return "IPv6"
+	}
+	return "IPv4"
+}
+
+var errForeignEdit = errors.New("another program changes chains " + prefix + "* at the same time; " +
+	"look for a second proxy on this node or for a firewall that reloads")
+
+// put brings want into force: not at all if it is, by the chains that differ if the rest is known, else whole. Filter
+// rules that were refused before retryFilter are not tried.
+func (f *family) put(ctx context.Context, want ruleset) error {
+	if f.filterErr != nil && f.now().Before(f.retryFilter) {
+		want.filter.chains = nil
+	}
+	if f.applied != nil {
+		changed, gone := difference(*f.applied, want)
+		if len(changed) == 0 && len(gone) == 0 {
+			ok, err := f.inForce(ctx)
+			if ok || err != nil {
+				return err
+			}
+			f.repairing()
+		} else if f.sameTables(want) && f.writeChanges(ctx, want, changed, gone) {
+			return nil
+		}
+	}
+	f.applied = nil
+	return f.writeWhole(ctx, want)
+}
+
+func (f *family) repairing() {
+	f.stats.Repairs++
+	f.log.WithField("family", f.name()).Warn("rules were changed or removed by another program; writing them again")
+}
+
+// sameTables reports whether want is hooked into the tables that the last write was, so that hooks stay as they are.
+func (f *family) sameTables(want ruleset) bool {
+	return len(f.applied.filter.chains) == len(want.filter.chains)
+}
+
+// writeChanges writes only the chains that differ from what is applied, and reports whether that did it. If it did
+// not, whoever is to blame, a full write follows.
+func (f *family) writeChanges(ctx context.Context, want ruleset, changed, gone map[string][]string) bool {
+	input, written := "", map[string]bool{}
+	for _, t := range want.tables() {
+		part := table{name: t.name}
+		for _, c := range t.chains {
+			if slices.Contains(changed[t.name], c.name) {
+				part.chains = append(part.chains, c)
+				written[c.name] = true
+			}
+		}
+		input += restoreInput(part, gone[t.name])
+	}
+	if err := f.restore(ctx, input); err != nil {
+		f.log.WithError(err).WithField("family", f.name()).Debug("writing changes was refused; writing all rules")
+		return false
+	}
+	before := f.seen
+	generation, known := f.generation()
+	now, err := f.readAll(ctx, want)
+	if err != nil {
+		return false
+	}
+	for _, t := range want.tables() {
+		if !now[t.name].holds(t, written, before[t.name]) {
+			f.repairing()
+			return false
+		}
+	}
+	f.settle(want, now, moment{generation, known})
+	return true
+}
+
+// writeWhole writes everything, whatever is there: chains of an earlier process, duplicate jumps, other people's edits.
+func (f *family) writeWhole(ctx context.Context, want ruleset) error {
+	err := f.writeTables(ctx, want.tables())
+	switch {
+	case err == nil && len(want.filter.chains) > 0:
+		f.filterErr = nil
+	case err == nil:
+	case !blamesInput(err) && !blamesTable(err):
+		return err
+	default:
+		// Maybe only the filter table is to blame. Services must work without the guard of the proxy ports.
+		if err := f.writeTables(ctx, []table{want.nat}); err != nil {
+			return err
+		}
+		if len(want.filter.chains) > 0 {
+			f.filterErr, f.retryFilter = err, f.now().Add(retryAfter)
+			f.log.WithError(err).WithField("family", f.name()).
+				Error("proxy ports are not guarded: the filter rules could not be written")
+			want.filter.chains = nil
+		}
+	}
+
+	generation, known := f.generation()
+	now, err := f.readAll(ctx, want)
+	if err != nil {
+		return err
+	}
+	for _, t := range want.tables() {
+		all := map[string]bool{}
+		for _, c := range t.chains {
+			all[c.name] = true
+		}
+		if !now[t.name].holds(t, all, image{}) {
+			return fmt.Errorf("checking the %s %s table after writing: %w", f.name(), t.name, errForeignEdit)
+		}
+	}
+	f.settle(want, now, moment{generation, known})
+	return nil
+}
+
+// writeTables writes tables whole in one restore, and sees to the jumps into them.
+func (f *family) writeTables(ctx context.Context, tables []table) error {
+	input, careful, stale := "", "", 0
+	missing := map[string][]hook{}
+	for _, t := range tables {
+		now, err := f.read(ctx, t.name)
+		if err != nil {
+			return err
+		}
+		if missing[t.name], err = f.unhook(t, now); err != nil {
+			return err
+		}
+		var gone []string
+		for name := range now.chains {
+			if !slices.ContainsFunc(t.chains, func(c chain) bool { return c.name == name }) {
+				gone = append(gone, name)
+			}
+		}
+		slices.Sort(gone)
+		stale += len(gone)
+		input += restoreInput(t, gone)
+		careful += restoreInput(t, nil)
+	}
+	if err := f.restore(ctx, input); err != nil {
+		if stale == 0 || !blamesInput(err) {
+			return err
+		}
+		// A chain that somebody else jumps to cannot be deleted. Nothing of ours leads there any more, so it can wait.
+		if f.restore(ctx, careful) != nil {
+			return err
+		}
+	}
+	for _, t := range tables {
+		for _, h := range missing[t.name] {
+			if err := f.hooker.Insert(t.name, h.from, 1, h.spec()...); err != nil {
+				return fmt.Errorf("hooking %s into %s %s: %w", h.to, f.name(), h.from, err)
+			}
+		}
+	}
+	return nil
+}
+
+// unhook deletes jumps from built-in chains into ours that are not wanted there, or not twice, and returns those that
+// are wanted and missing.
+func (f *family) unhook(t table, now image) ([]hook, error) {
+	missing := t.hooks()
+	for _, j := range now.jumps {
+		if i := slices.Index(missing, j.hook); i >= 0 && j.plain() {
+			missing = slices.Delete(slices.Clone(missing), i, i+1)
+			continue
+		}
+		if !builtin(j.from) {
+			continue
+		}
+		if err := f.hooker.Delete(t.name, j.from, words(j.line)...); err != nil {
+			return nil, fmt.Errorf("deleting a jump from %s %s to %s: %w", f.name(), j.from, j.to, err)
+		}
+	}
+	return missing, nil
+}
+
+// restore runs iptables-restore once.
+func (f *family) restore(ctx context.Context, input string) error {
+	args := []string{"--noflush"}
+	if f.tools.waits {
+		args = append(args, "-w", strconv.Itoa(max(1, int(f.wait.Seconds()))))
+	}
+	f.stats.Restores++
+	_, stderr, err := f.runner.run(ctx, input, f.tools.restore, args...)
+	if err != nil {
+		f.stats.FailedRestores++
+		return newToolError("writing "+f.name()+" rules with "+f.tools.restore, stderr, err)
+	}
+	return nil
+}
+
+// readAll reads the tables that r has a say in.
+func (f *family) readAll(ctx context.Context, r ruleset) (map[string]image, error) {
+	images := map[string]image{}
+	for _, t := range r.tables() {
+		if len(t.chains) == 0 {
+			continue
+		}
+		img, err := f.read(ctx, t.name)
+		if err != nil {
+			return nil, err
+		}
+		images[t.name] = img
+	}
+	return images, nil
+}
+
+func (f *family) settle(r ruleset, seen map[string]image, at moment) {
+	f.applied, f.seen, f.writtenAt = &r, seen, at
+}
+
+// difference names, per table, the chains of want that from does not hold alike, and those of from that want lacks.
+func difference(from, want ruleset) (changed, gone map[string][]string) {
+	changed, gone = map[string][]string{}, map[string][]string{}
+	for i, t := range want.tables() {
+		old := map[string][]string{}
+		for _, c := range from.tables()[i].chains {
+			old[c.name] = c.rules
+		}
+		for _, c := range t.chains {
+			rules, found := old[c.name]
+			if !found || !slices.Equal(rules, c.rules) {
+				changed[t.name] = append(changed[t.name], c.name)
+			}
+			delete(old, c.name)
+		}
+		for name := range old {
+			gone[t.name] = append(gone[t.name], name)
+		}
+		slices.Sort(gone[t.name])
+		if len(gone[t.name]) == 0 {
+			delete(gone, t.name)
+		}
+	}
+	return changed, gone
+}

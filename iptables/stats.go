@@ -1,0 +1,61 @@
+package iptables
+
+// Stats says what the rules are like and what it took to keep them so. Counts are since New.
+type Stats struct {
+	Mode    Mode   // never ModeAuto
+	Version string // of the iptables programs
+	IPv4    FamilyStats
+	IPv6    FamilyStats
+}
+
+// FamilyStats is the part of Stats about one family.
+type FamilyStats struct {
+	// Target is what rules do: "REDIRECT", or "DNAT to" an address. Empty until the first Commit.
+	Target string
+	// Restores counts executions of iptables-restore, FailedRestores those that failed.
+	Restores, FailedRestores int
+	// Repairs counts the times that rules were found changed or missing and were written again.
+	Repairs int
+	// Quarantined is the number of bindings left out now, because the kernel refuses their rules.
+	Quarantined int
+	// Chains and Rules are what is in force now, jumps from built-in chains not counted.
+	Chains, Rules int
+	// Err says why the family is not steered at all; nil if it is.
+	Err error
+	// FilterErr says why the proxy ports are not guarded against direct access; nil if they are or need not be.
+	FilterErr error
+}
+
+// Stats may be called at any time. It shows the state after the last Commit or Cleanup.
+func (r *Rules) Stats() Stats {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.stats
+}
+
+// publish makes the state of the families visible to Stats.
+func (r *Rules) publish() {
+	s := Stats{Mode: r.mode, Version: r.families[0].tools.version}
+	s.IPv4.Err, s.IPv6.Err = r.absent[false], r.absent[true]
+	for _, f := range r.families {
+		now := f.stats
+		now.Quarantined, now.Err, now.FilterErr = len(f.quarantined), f.broken, f.filterErr
+		if f.applied != nil {
+			now.Target = describe(f.target)
+			for _, t := range f.applied.tables() {
+				now.Chains += len(t.chains)
+				for _, c := range t.chains {
+					now.Rules += len(c.rules)
+				}
+			}
+		}
+		if f.v6 {
+			s.IPv6 = now
+		} else {
+			s.IPv4 = now
+		}
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.stats = s
+}

@@ -1,0 +1,98 @@
+package iptables
+
+import (
+	"fmt"
+	"net/netip"
+	"strconv"
+	"strings"
+
+	"redial/proxy/intercept"
+)
+
+// packet is the first packet of a virtual connection.
+type packet struct {
+	hook  string // the built-in chain it passes
+	to    intercept.VIP
+	local bool // the destination is an address of the node
+	mark  uint32
+}
+
+// verdict is where a packet ended and how many rules it was compared with. "" means that it left our chains as it came.
+type verdict struct {
+	target string
+	rules  int
+}
+
+// tracer follows packets through the text that would be restored.
+type tracer map[string][][]string
+
+func newTracer(r ruleset) tracer {
+	t := tracer{}
+	for line := range strings.Lines(restoreInput(r.nat, nil)) {
+		if args := words(strings.TrimSpace(line)); args[0] == "-A" {
+			t[args[1]] = append(t[args[1]], args[2:])
+		}
+	}
+	return t
+}
+
+func (t tracer) trace(p packet) verdict {
+	v := verdict{}
+	v.target, _ = t.walk("REDIAL-"+p.hook, p, &v.rules)
+	return v
+}
+
+func (t tracer) walk(chain string, p packet, count *int) (target string, done bool) {
+	for _, rule := range t[chain] {
+		*count++
+		matches, target, operand := match(rule, p)
+		switch {
+		case !matches:
+		case target == "RETURN":
+			return "", false
+		case strings.HasPrefix(target, prefix):
+			if end, done := t.walk(target, p, count); done {
+				return end, true
+			}
+		default:
+			return target + " " + operand, true
+		}
+	}
+	return "", false
+}
+
+// match evaluates one rule; it knows every match that we render and panics on any other.
+func match(rule []string, p packet) (matches bool, target, operand string) {
+	matches = true
+	for i := 0; i+1 < len(rule); i += 2 {
+		arg := rule[i+1]
+		switch rule[i] {
+		case "-m", "--comment":
+		case "-d":
+			matches = matches && netip.MustParsePrefix(arg).Contains(p.to.Addr)
+		case "-p":
+			matches = matches && arg == p.to.Protocol.String()
+		case "--dport":
+			low, high, ranged := strings.Cut(arg, ":")
+			if !ranged {
+				high = low
+			}
+			first, _ := strconv.Atoi(low)
+			last, _ := strconv.Atoi(high)
+			matches = matches && first <= int(p.to.Port) && int(p.to.Port) <= last
+		case "--mark":
+			var value, mask uint32
+			fmt.Sscanf(arg, "0x%x/0x%x", &value, &mask)
+			matches = matches && p.mark&mask == value
+		case "--dst-type":
+			matches = matches && p.local
+		case "-j":
+			target = arg
+		case "--to-ports", "--to-destination":
+			operand = arg
+		default:
+			panic("unknown match in " + strings.Join(rule, " "))
+		}
+	}
+	return matches, target, operand
+}

@@ -1,0 +1,194 @@
+package iptables
+
+import (
+	"context"
+	"hash/maphash"
+	"maps"
+	"slices"
+	"strings"
+)
+
+// image is what is ours in one table, as iptables-save shows it.
+type image struct {
+	chains map[string]print
+	jumps  []jump // from chains of others into ours, in order
+}
+
+// print identifies the content of a chain without keeping it.
+type print struct {
+	rules int
+	sum   uint64
+}
+
+// jump is a rule of a chain of others that leads into one of ours.
+type jump struct {
+	hook
+	line string // as saved, without "-A from"
+}
+
+func (a image) equal(b image) bool {
+	return maps.Equal(a.chains, b.chains) && slices.Equal(a.jumps, b.jumps)
+}
+
+// seed makes prints comparable within this process.
+var seed = maphash.MakeSeed()
+
+// readImage picks what is ours from the output of iptables-save. It relies on ":CHAIN" and "-A CHAIN" beginning a line
+// and on "-j" naming the target; what stands between is only fingerprinted.
+func readImage(save []byte) image {
+	img := image{chains: map[string]print{}}
+	hashes := map[string]*maphash.Hash{}
+	for line := range strings.Lines(string(save)) {
+		line = strings.TrimSuffix(line, "\n")
+		switch {
+		case strings.HasPrefix(line, ":"+prefix):
+			name, _, _ := strings.Cut(line[1:], " ")
+			img.chains[name] = print{} // declarations come before rules
+		case strings.HasPrefix(line, "-A "+prefix):
+			name, rule, _ := strings.Cut(line[len("-A "):], " ")
+			h := hashes[name]
+			if h == nil {
+				h = new(maphash.Hash)
+				h.SetSeed(seed)
+				hashes[name] = h
+			}
+			h.WriteString(rule)
+			h.WriteByte('\n')
+			p := img.chains[name]
+			p.rules++
+			img.chains[name] = p
+		case strings.HasPrefix(line, "-A ") && strings.Contains(line, prefix):
+			from, rule, _ := strings.Cut(line[len("-A "):], " ")
+			if to := targetOf(words(rule)); strings.HasPrefix(to, prefix) {
+				img.jumps = append(img.jumps, jump{hook{from, to}, rule})
+			}
+		}
+	}
+	for name, h := range hashes {
+		p := img.chains[name]
+		p.sum = h.Sum64()
+		img.chains[name] = p
+	}
+	return img
+}
+
+// targetOf returns the operand of -j or -g.
+func targetOf(args []string) string {
+	for i, a := range args[:max(len(args)-1, 0)] {
+		if a == "-j" || a == "-g" {
+			return args[i+1]
+		}
+	}
+	return ""
+}
+
+// words splits a rule as iptables-save writes it: text with spaces stands between double quotes, in which a backslash
+// escapes the next character.
+func words(rule string) []string {
+	var out []string
+	var word strings.Builder
+	quoted, escaped, started := false, false, false
+	for _, r := range rule {
+		switch {
+		case escaped:
+			word.WriteRune(r)
+			escaped = false
+		case r == '\\' && quoted:
+			escaped = true
+		case r == '"':
+			quoted, started = !quoted, true
+		case r == ' ' && !quoted:
+			if started {
+				out = append(out, word.String())
+				word.Reset()
+			}
+			started = false
+		default:
+			word.WriteRune(r)
+			started = true
+		}
+	}
+	if started {
+		out = append(out, word.String())
+	}
+	return out
+}
+
+// plain reports whether j is a jump as we insert it: on no condition.
+func (j jump) plain() bool {
+	args := words(j.line)
+	if len(args) == 6 && args[0] == "-m" && args[1] == "comment" && args[2] == "--comment" {
+		args = args[4:]
+	}
+	return len(args) == 2 && args[0] == "-j"
+}
+
+// read returns what is ours in one table of the kernel.
+func (f *family) read(ctx context.Context, table string) (image, error) {
+	stdout, stderr, err := f.runner.run(ctx, "", f.tools.save, "-t", table)
+	if err != nil {
+		return image{}, newToolError("reading the "+f.name()+" "+table+" table with "+f.tools.save, stderr, err)
+	}
+	return readImage(stdout), nil
+}
+
+// inForce reports whether the kernel still holds what was seen after the last write.
+func (f *family) inForce(ctx context.Context) (bool, error) {
+	if f.applied == nil {
+		return false, nil
+	}
+	// Asked before reading, so that a change while we read shows the next time.
+	generation, known := f.generation()
+	if known && f.writtenAt.known && generation == f.writtenAt.generation {
+		return true, nil
+	}
+	for name, seen := range f.seen {
+		now, err := f.read(ctx, name)
+		if err != nil {
+			return false, err
+		}
+		if !now.equal(seen) {
+			return false, nil
+		}
+	}
+	f.writtenAt = moment{generation, known}
+	return true, nil
+}
+
+// holds reports whether img is t as just written, given the chains written and what was seen of the others before.
+func (img image) holds(t table, written map[string]bool, before image) bool {
+	if len(img.chains) != len(t.chains) {
+		return false
+	}
+	for _, c := range t.chains {
+		now, found := img.chains[c.name]
+		if !found || now.rules != len(c.rules) || !written[c.name] && now != before.chains[c.name] {
+			return false
+		}
+	}
+	return slices.EqualFunc(t.sortedHooks(), img.sortedHooks(), func(a, b hook) bool { return a == b })
+}
+
+func (t table) sortedHooks() []hook { return slices.SortedFunc(slices.Values(t.hooks()), compareHooks) }
+
+func (img image) sortedHooks() []hook {
+	var hooks []hook
+	for _, j := range img.jumps {
+		if builtin(j.from) {
+			hooks = append(hooks, j.hook)
+		}
+	}
+	slices.SortFunc(hooks, compareHooks)
+	return hooks
+}
+
+func compareHooks(a, b hook) int { return strings.Compare(a.from+" "+a.to, b.from+" "+b.to) }
+
+// builtin reports whether a chain of nat or filter is one of the kernel's.
+func builtin(name string) bool {
+	switch name {
+	case "PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING":
+		return true
+	}
+	return false
+}
