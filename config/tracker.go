@@ -27,6 +27,9 @@ type Tracker struct {
 	dirty map[ServiceName]struct{}
 	// Until both are true, what is known may be a part only, and acting on it would tear down what the rest still wants.
 	servicesDelivered, endpointsDelivered bool
+	// holds counts the sources in the middle of something; held is the signal they hold back.
+	holds int
+	held  bool
 }
 
 // objectName identifies an EndpointSlice.
@@ -160,18 +163,38 @@ func (t *Tracker) delivered(what *bool) {
 	}
 }
 
+// Hold lets the caller hand over several objects as one change: until release is called, nothing can be taken. It is for
+// sources that see a new state as a whole, and not to be held for long. release may be called more than once.
+func (t *Tracker) Hold() (release func()) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.holds++
+	return sync.OnceFunc(func() {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		if t.holds--; t.holds == 0 && t.held {
+			t.held = false
+			t.wake()
+		}
+	})
+}
+
 // Changed is readable when there may be something to [Tracker.Take]. It becomes so for the first time when Services and
 // endpoints have both been delivered, even if there are none. Several changes are one signal; it is for one reader.
 func (t *Tracker) Changed() <-chan struct{} { return t.changed }
 
 // Take returns the Services whose value differs from the one taken last, and takes them. What was added and deleted
 // since is not in it, nor what changed and changed back. It is nil, and takes nothing, before Services and endpoints have
-// both been delivered; afterwards it may be empty but is not nil.
+// both been delivered; afterwards it may be empty but is not nil. While a source holds changes back it is empty.
 func (t *Tracker) Take() Changes {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if !t.complete() {
 		return nil
+	}
+	if t.holds > 0 {
+		t.held = true // the signal that led here has been read: there has to be another
+		return Changes{}
 	}
 	select {
 	case <-t.changed:
@@ -244,6 +267,10 @@ func (t *Tracker) touch(name ServiceName) {
 }
 
 func (t *Tracker) wake() {
+	if t.holds > 0 {
+		t.held = true
+		return
+	}
 	select {
 	case t.changed <- struct{}{}:
 	default:
