@@ -32,8 +32,8 @@
 // A Commit writes the chains that changed, with one exec of iptables-restore --noflush per family: one exec per rule
 // takes about 20 ms each. It then reads our lines back. The fingerprint of what it sees is what Verify compares with
 // later, so the spelling of any version of iptables-save will do. In nft mode the kernel's ruleset generation is
-// compared first: while nothing in the network namespace changed, neither Verify nor an unchanged Commit starts a
-// process. In legacy mode they read the tables.
+// compared first: while nothing changed in the network namespace since they last looked, neither Verify nor an unchanged
+// Commit starts a process. In legacy mode they read the tables each time.
 //
 // When the kernel refuses a write, the rules are tried in a scratch chain, by halves, until the culprits are known.
 // Those come back as [intercept.BindingError] and are left out, unchanged, for some minutes; the others are written.

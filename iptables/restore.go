@@ -36,7 +36,6 @@ type family struct {
 	target    netip.Addr // with which applied was rendered
 
 	filterErr   error // why the filter rules could not be written; nil: they were
-	retryFilter time.Time
 	quarantined map[intercept.VIP]quarantine
 	stats       FamilyStats
 }
@@ -51,11 +50,16 @@ func (f *family) name() string {
 var errForeignEdit = errors.New("another program changes chains " + prefix + "* at the same time; " +
 	"look for a second proxy on this node or for a firewall that reloads")
 
-// put brings want into force: not at all if it is, by the chains that differ if the rest is known, else whole. Filter
-// rules that were refused before retryFilter are not tried.
+// put brings want into force: not at all if it is, by the chains that differ if the rest is known, else whole.
 func (f *family) put(ctx context.Context, want ruleset) error {
-	if f.filterErr != nil && f.now().Before(f.retryFilter) {
-		want.filter.chains = nil
+	if f.filterErr != nil {
+		// Alone first: it costs little to find that they still do not work.
+		if err := f.writeTables(ctx, []table{want.filter}); err == nil {
+			f.filterErr, f.applied = nil, nil
+		} else {
+			f.blameFilter(err)
+			want.filter.chains = nil
+		}
 	}
 	if f.applied != nil {
 		changed, gone := difference(*f.applied, want)
@@ -71,6 +75,14 @@ func (f *family) put(ctx context.Context, want ruleset) error {
 	}
 	f.applied = nil
 	return f.writeWhole(ctx, want)
+}
+
+// blameFilter notes that there are no filter rules, and logs it when that is news.
+func (f *family) blameFilter(err error) {
+	if f.filterErr == nil || f.filterErr.Error() != err.Error() {
+		f.log.WithError(err).WithField("family", f.name()).Error("proxy ports are not guarded: the filter rules could not be written")
+	}
+	f.filterErr = err
 }
 
 func (f *family) repairing() {
@@ -119,22 +131,16 @@ func (f *family) writeChanges(ctx context.Context, want ruleset, changed, gone m
 
 // writeWhole writes everything, whatever is there: chains of an earlier process, duplicate jumps, other people's edits.
 func (f *family) writeWhole(ctx context.Context, want ruleset) error {
-	err := f.writeTables(ctx, want.tables())
-	switch {
-	case err == nil && len(want.filter.chains) > 0:
-		f.filterErr = nil
-	case err == nil:
-	case !blamesInput(err) && !blamesTable(err):
-		return err
-	default:
+	if err := f.writeTables(ctx, want.tables()); err != nil {
+		if !blamesInput(err) && !blamesTable(err) {
+			return err
+		}
 		// Maybe only the filter table is to blame. Services must work without the guard of the proxy ports.
 		if err := f.writeTables(ctx, []table{want.nat}); err != nil {
 			return err
 		}
-		if len(want.filter.chains) > 0 {
-			f.filterErr, f.retryFilter = err, f.now().Add(retryAfter)
-			f.log.WithError(err).WithField("family", f.name()).
-				Error("proxy ports are not guarded: the filter rules could not be written")
+		if err := f.writeTables(ctx, []table{want.filter}); err != nil && len(want.filter.chains) > 0 {
+			f.blameFilter(err)
 			want.filter.chains = nil
 		}
 	}

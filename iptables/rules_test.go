@@ -311,3 +311,5 @@ func TestTranslateTo(t *testing.T) {
 		assert.Equal(t, c.want, c.target.translateTo(c.in), name)
 	}
 }
+
+func newRandom() *rand.Rand { return rand.New(rand.NewPCG(3, 4)) }

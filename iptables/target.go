@@ -28,7 +28,8 @@ const (
 )
 
 // device is an interface that packets can come in by, with its usable addresses of one family. Link-local IPv6 addresses
-// do not count: the kernel does not redirect to them what was sent to a global address.
+// do not count: kernels redirect to them, but then a UDP answer finds no way back unless it names the interface, and
+// DNAT spares the proxy that.
 type device struct {
 	index int
 	addrs []netip.Addr

@@ -1,0 +1,270 @@
+package iptables
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"redial/proxy/intercept"
+	"redial/proxy/intercept/lab"
+)
+
+// twoFamilies is 200 Services of both families.
+func twoFamilies() []intercept.Binding {
+	return append(manyServices(200, false), manyServices(200, true)...)
+}
+
+func TestOneRestorePerFamilyAndCommit(t *testing.T) {
+	inModes(t, func(t *testing.T, _ *lab.Host, mode Mode) {
+		s := newSpy()
+		r := startWith(t, testConfig(mode), s)
+		each := map[string]int{"iptables-" + string(mode) + "-restore": 1, "ip6tables-" + string(mode) + "-restore": 1}
+
+		s.reset()
+		bindings := twoFamilies()
+		require.NoError(t, r.Commit(t.Context(), bindings))
+		assert.Equal(t, each, s.restores, "first")
+
+		s.reset()
+		require.NoError(t, r.Commit(t.Context(), bindings))
+		assert.Empty(t, s.restores, "unchanged")
+		if mode == ModeNFT {
+			// The ruleset's generation also moved with the write of the other family; it has been looked at since.
+			s.reset()
+			require.NoError(t, r.Commit(t.Context(), bindings))
+			assert.Zero(t, s.execs, "unchanged, and so is everything else in the kernel")
+		}
+
+		bindings[7].Listen = wildcard(false, 61999)
+		bindings[207].Listen = wildcard(true, 61999)
+		s.reset()
+		require.NoError(t, r.Commit(t.Context(), bindings))
+		assert.Equal(t, each, s.restores, "both families changed")
+
+		s.reset()
+		require.NoError(t, r.Commit(t.Context(), bindings[:399]))
+		delete(each, "iptables-"+string(mode)+"-restore")
+		assert.Equal(t, each, s.restores, "one family changed")
+	})
+}
+
+// TestChangesAddUp compares the kernel's rules after many small writes with those of one whole write.
+func TestChangesAddUp(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		every   int // restore that fails
+		changes int
+	}{{"all succeed", 0, 20}, {"every second restore fails", 2, 100}} {
+		t.Run(c.name, func(t *testing.T) {
+			inModes(t, func(t *testing.T, node *lab.Host, mode Mode) {
+				s := newSpy()
+				r := startWith(t, testConfig(mode), s)
+				calls := 0
+				s.refuse = func(string) string {
+					if calls++; c.every > 0 && calls%c.every == 0 {
+						return "line 3 failed"
+					}
+					return ""
+				}
+				random := rand.New(rand.NewPCG(1, 2))
+				pool := append(randomBindings(random, 150, false), randomBindings(random, 150, true)...)
+				var now []intercept.Binding
+				for range c.changes {
+					now = now[:0]
+					for _, b := range pool {
+						if random.IntN(3) > 0 {
+							now = append(now, b)
+						}
+					}
+					for range 1 + random.IntN(3) {
+						b := &pool[random.IntN(len(pool))]
+						b.Listen = netip.AddrPortFrom(b.Listen.Addr(), uint16(1+random.IntN(60000)))
+					}
+					if err := r.Commit(t.Context(), now); err != nil {
+						require.NotZero(t, c.every, err)
+						var b *intercept.BindingError
+						require.False(t, errors.As(err, &b), "no binding is to blame: %v", err)
+					}
+				}
+				s.refuse = nil
+				require.NoError(t, r.Commit(t.Context(), now))
+				got := sortedLines(dumpAll(t, mode))
+				require.NoError(t, r.Cleanup(t.Context()))
+				require.NoError(t, start(t, testConfig(mode)).Commit(t.Context(), now))
+				assert.Equal(t, strings.Join(sortedLines(dumpAll(t, mode)), ""), strings.Join(got, ""))
+			})
+		})
+	}
+}
+
+// sortedLines forgives the order of chains, which the kernel keeps as they were made, but not that of rules.
+func sortedLines(dump string) []string {
+	var lines []string
+	place := map[string]int{}
+	for line := range strings.Lines(dump) {
+		if fields := strings.Fields(line); fields[0] == "-A" {
+			place[fields[1]]++
+			line = fmt.Sprintf("%s #%d %s", fields[1], place[fields[1]], line)
+		}
+		lines = append(lines, line)
+	}
+	slices.Sort(lines)
+	return lines
+}
+
+func TestRefusedRulesDoNotHoldUpOthers(t *testing.T) {
+	inModes(t, func(t *testing.T, node *lab.Host, mode Mode) {
+		serve(t, 61000)
+		s := newSpy()
+		h := newHost(s)
+		clock := h.now()
+		h.now = func() time.Time { return clock }
+		r, err := newRules(t.Context(), testConfig(mode), h)
+		require.NoError(t, err)
+		bad := []string{"-d 10.96.0.33/32", "-d 10.96.0.150/32", "-d fd00:10:96::7/128"}
+		s.refuse = func(input string) string {
+			for _, b := range bad {
+				if strings.Contains(input, b+" ") {
+					return "line 7: RULE_APPEND failed (Invalid argument)"
+				}
+			}
+			return ""
+		}
+		bindings := twoFamilies()
+		for i := range bindings {
+			bindings[i].Listen = wildcard(bindings[i].VIP.Addr.Is6(), 61000)
+		}
+		refused := func() []string {
+			var all []string
+			if joined, ok := r.Commit(t.Context(), bindings).(interface{ Unwrap() []error }); ok {
+				for _, err := range joined.Unwrap() {
+					var b *intercept.BindingError
+					require.ErrorAs(t, err, &b)
+					assert.ErrorContains(t, err, "Invalid argument")
+					all = append(all, b.Binding.VIP.String())
+				}
+			}
+			return all
+		}
+		all := []string{"10.96.0.33:80/tcp", "10.96.0.150:80/tcp", "[fd00:10:96::7]:80/tcp"}
+		assert.Equal(t, all, refused())
+		for _, b := range bindings {
+			if v := b.VIP; !slices.Contains(all, v.String()) && v.Addr.As16()[15]%16 == 3 {
+				_, err := ask(node, v)
+				require.NoError(t, err, "%s", v)
+			}
+		}
+		assert.Equal(t, 2, r.Stats().IPv4.Quarantined)
+		assert.Equal(t, 1, r.Stats().IPv6.Quarantined)
+		assert.NotContains(t, dumpAll(t, mode), scratchChain)
+
+		s.reset()
+		assert.Equal(t, all, refused(), "reported again")
+		assert.Empty(t, s.restores, "but not tried again")
+		bindings[0].Listen = wildcard(false, 61001)
+		assert.Equal(t, all, refused())
+		assert.Equal(t, map[string]int{"iptables-" + string(mode) + "-restore": 1}, s.restores, "nor with changes of others")
+
+		bad = bad[1:]
+		clock = clock.Add(retryAfter)
+		assert.Equal(t, all[1:], refused(), "until some time has passed")
+		bad = nil
+		clock = clock.Add(retryAfter)
+		assert.Empty(t, refused())
+		assert.Zero(t, r.Stats().IPv4.Quarantined)
+	})
+}
+
+func TestRefusalOfEverythingBlamesNoBinding(t *testing.T) {
+	lab.Run(t, func(t *testing.T, node *lab.Host) {
+		s := newSpy()
+		r := startWith(t, testConfig(ModeNFT), s)
+		require.NoError(t, r.Commit(t.Context(), twoFamilies()))
+		before := dumpAll(t, ModeNFT)
+		s.refuse = func(string) string { return "line 1 failed: No space left on device" }
+		s.reset()
+		err := r.Commit(t.Context(), twoFamilies()[10:])
+		require.Error(t, err)
+		var b *intercept.BindingError
+		assert.False(t, errors.As(err, &b))
+		assert.Equal(t, before, dumpAll(t, ModeNFT))
+		assert.Less(t, s.execs, 20, "no search where even a harmless rule is refused")
+	})
+}
+
+func TestForeignOwnersAreOnlyComments(t *testing.T) {
+	inModes(t, func(t *testing.T, _ *lab.Host, mode Mode) {
+		var bindings []intercept.Binding
+		for i, owner := range []string{"", "\"", "\\", "a\nCOMMIT\n*filter\n:INPUT DROP [0:0]", "!", "-j DROP", "'", "\x00", "ü",
+			strings.Repeat("long/", 1000), "a b", "%s", "$(reboot)", "--", "-", "`"} {
+			bindings = append(bindings, bind(fmt.Sprintf("10.96.0.%d", i+1), 80, intercept.TCP, 61000, owner))
+			bindings = append(bindings, bind(fmt.Sprintf("fd00:10:96::%d", i+1), 80, intercept.TCP, 61000, owner))
+		}
+		r := start(t, testConfig(mode))
+		require.NoError(t, r.Commit(t.Context(), bindings))
+		assert.Equal(t, len(bindings), strings.Count(dumpAll(t, mode), "--to-ports"))
+		ok, err := r.Verify(t.Context())
+		require.NoError(t, err)
+		assert.True(t, ok)
+	})
+}
+
+func TestServicesWorkWithoutFilterRules(t *testing.T) {
+	inModes(t, func(t *testing.T, node *lab.Host, mode Mode) {
+		serve(t, 61000)
+		s := newSpy()
+		r := startWith(t, testConfig(mode), s)
+		s.refuse = func(input string) string {
+			if strings.Contains(input, "conntrack") {
+				return "Couldn't load match `conntrack':No such file or directory"
+			}
+			return ""
+		}
+		bindings := []intercept.Binding{bind("10.96.0.1", 80, intercept.TCP, 61000, "ns/web")}
+		require.NoError(t, r.Commit(t.Context(), bindings))
+		assert.ErrorContains(t, r.Stats().IPv4.FilterErr, "conntrack")
+		_, err := ask(node, bindings[0].VIP)
+		require.NoError(t, err)
+		ok, err := r.Verify(t.Context())
+		require.NoError(t, err)
+		assert.True(t, ok)
+		s.refuse = nil // the module was loaded
+		require.NoError(t, r.Commit(t.Context(), bindings))
+		assert.NoError(t, r.Stats().IPv4.FilterErr)
+		assert.Contains(t, dump(t, mode, false, "filter"), "-j REDIAL-INPUT")
+	})
+}
+
+func TestFamilyWithoutNatTable(t *testing.T) {
+	lab.Run(t, func(t *testing.T, node *lab.Host) {
+		serve(t, 20000)
+		s := newSpy()
+		broken := true
+		h := newHost(refusing{s, func(name string) bool { return broken && strings.HasPrefix(name, "ip6") }})
+		r, err := newRules(t.Context(), testConfig(ModeNFT), h)
+		require.NoError(t, err)
+		bindings := []intercept.Binding{bind("10.96.0.1", 80, intercept.TCP, 20000, "four"), bind("fd00::1", 80, intercept.TCP, 20000, "six")}
+		err = r.Commit(t.Context(), bindings)
+		var b *intercept.BindingError
+		require.ErrorAs(t, err, &b)
+		assert.Equal(t, "six", b.Binding.Owner)
+		assert.ErrorContains(t, err, "IPv6 nat table does not work")
+		assert.Error(t, r.Stats().IPv6.Err)
+		_, err = ask(node, bindings[0].VIP)
+		require.NoError(t, err)
+		require.NoError(t, r.Commit(t.Context(), bindings[:1]), "nobody misses the family")
+
+		broken = false // the module was loaded
+		require.NoError(t, r.Commit(t.Context(), bindings))
+		_, err = ask(node, bindings[1].VIP)
+		require.NoError(t, err)
+	})
+}
