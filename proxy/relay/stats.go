@@ -38,3 +38,15 @@ func (c *counters) snapshot() Stats {
 		AcceptErrors: c.acceptErrors.Load(), FDWaits: c.fdWaits.Load(),
 	}
 }
+
+// Add returns the sum of s and o.
+func (s Stats) Add(o Stats) Stats {
+	return Stats{
+		Accepted: s.Accepted + o.Accepted, Connected: s.Connected + o.Connected, Failed: s.Failed + o.Failed,
+		NoBackend: s.NoBackend + o.NoBackend, Abandoned: s.Abandoned + o.Abandoned,
+		Retried: s.Retried + o.Retried, Retries: s.Retries + o.Retries,
+		Active: s.Active + o.Active, BytesIn: s.BytesIn + o.BytesIn, BytesOut: s.BytesOut + o.BytesOut,
+		Resets: s.Resets + o.Resets, HalfClosed: s.HalfClosed + o.HalfClosed,
+		AcceptErrors: s.AcceptErrors + o.AcceptErrors, FDWaits: s.FDWaits + o.FDWaits,
+	}
+}

@@ -209,6 +209,7 @@ func backend(t *testing.T, serve func(*net.TCPConn)) netip.AddrPort {
 
 func serveOn(t *testing.T, l net.Listener, serve func(*net.TCPConn)) {
 	var running sync.WaitGroup
+	ending := make(chan struct{})
 	running.Go(func() {
 		for {
 			conn, err := l.Accept()
@@ -218,11 +219,20 @@ func serveOn(t *testing.T, l net.Listener, serve func(*net.TCPConn)) {
 			running.Go(func() {
 				defer conn.Close()
 				conn.SetDeadline(time.Now().Add(patience))
+				served := make(chan struct{})
+				defer close(served)
+				running.Go(func() {
+					select {
+					case <-ending:
+						conn.SetDeadline(time.Now())
+					case <-served:
+					}
+				})
 				serve(conn.(*net.TCPConn))
 			})
 		}
 	})
-	t.Cleanup(func() { l.Close(); running.Wait() })
+	t.Cleanup(func() { l.Close(); close(ending); running.Wait() })
 }
 
 // refused is an address that nobody listens on.

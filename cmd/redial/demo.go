@@ -1,0 +1,112 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+
+	"redial/proxy/intercept/lab"
+)
+
+func demoCommand() *cobra.Command {
+	inside := false
+	cmd := &cobra.Command{
+		Use:   "demo",
+		Short: "Show redial at work, for 20 seconds, in network namespaces of its own",
+		Long: `Builds a node, three HTTP backends and a client in network namespaces, runs redial on the node,
+and sends steady traffic to a Service while one backend is killed, one is made silent, and both
+come back. The same traffic goes through plain kernel DNAT over the same backends, for
+comparison. Nothing outside the namespaces is touched, and nothing is left behind.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if !inside {
+				return isolated(cmd.Context(), cmd.OutOrStdout(), "demo", "--inside")
+			}
+			return demo(cmd.Context(), cmd.OutOrStdout())
+		},
+	}
+	cmd.Flags().BoolVar(&inside, "inside", false, "already in the namespaces")
+	cmd.Flags().MarkHidden("inside")
+	cmd.AddCommand(demoBackendCommand())
+	return cmd
+}
+
+// isolated runs this program again, as the node of a network of its own.
+func isolated(ctx context.Context, out io.Writer, args ...string) error {
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	cmd := exec.CommandContext(ctx, self, args...)
+	cmd.Stdout, cmd.Stderr = out, os.Stderr
+	cmd.Cancel = func() error { return cmd.Process.Signal(unix.SIGTERM) }
+	lab.Isolate(cmd)
+	err = cmd.Run()
+	switch exit := (*exec.ExitError)(nil); {
+	case errors.As(err, &exit):
+		return errors.New("the demo did not go as it should, see above")
+	case errors.Is(err, unix.EPERM):
+		return fmt.Errorf("making namespaces: %w: run it as root, or allow user namespaces (sysctl kernel.unprivileged_userns_clone=1, kernel.apparmor_restrict_unprivileged_userns=0)", err)
+	}
+	return err
+}
+
+// act is one step of the script.
+type act struct {
+	at   time.Duration
+	what string
+	do   func(*stage) error
+}
+
+var script = []act{
+	{0, "all well", func(*stage) error { return nil }},
+	{4 * time.Second, "backend a is killed", func(s *stage) error { return s.kill(0) }},
+	{9 * time.Second, "backend b goes silent: its packets are dropped", func(s *stage) error { return s.silence(1) }},
+	{15 * time.Second, "both come back", func(s *stage) error { return errors.Join(s.serve(0), s.unsilence(1)) }},
+}
+
+const curtain = 20 * time.Second
+
+func demo(ctx context.Context, out io.Writer) error {
+	s, err := newStage()
+	if err != nil {
+		return fmt.Errorf("setting the demo up: %w", err)
+	}
+	defer s.close()
+	if err := s.waitServed(ctx); err != nil {
+		return fmt.Errorf("redial is not serving: %w\n%s", err, s.redialLog())
+	}
+	fmt.Fprintf(out, "One Service, three backends. %d new connections a second from a client on another host to each of:\n"+
+		"redial's ClusterIP %s, redial's NodePort %s, and %s, which plain kernel DNAT\n"+
+		"(iptables, a random backend per connection) spreads over the same backends.\n\n", perSecond, clusterIP, nodePort, dnatIP)
+	t := s.startTraffic(ctx)
+	start := time.Now()
+	fmt.Fprintln(out, "                    redial                              kernel DNAT")
+	fmt.Fprintln(out, "   s   requests failed retried   a/b/c        requests failed   a/b/c")
+	next := 0
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	for second := 0; time.Since(start) < curtain && ctx.Err() == nil; second++ {
+		for next < len(script) && time.Since(start) >= script[next].at {
+			fmt.Fprintf(out, "-- %s\n", script[next].what)
+			if err := script[next].do(s); err != nil {
+				return err
+			}
+			next++
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+		}
+		t.printSecond(out, second+1)
+	}
+	t.stop()
+	return t.printTotals(out)
+}

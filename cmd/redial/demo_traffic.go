@@ -1,0 +1,188 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"redial/proxy/intercept/lab"
+)
+
+// perSecond is the number of new connections to each address.
+const perSecond = 40
+
+// patience is how long a client waits for its answer.
+const patience = 2 * time.Second
+
+// tally counts requests by the address they went to.
+type tally struct {
+	done, failed int
+	backend      map[string]int
+	took         []time.Duration
+}
+
+func (c *tally) add(o *tally) {
+	c.done += o.done
+	c.failed += o.failed
+	c.took = append(c.took, o.took...)
+	for name, n := range o.backend {
+		c.backend[name] += n
+	}
+}
+
+func newTally() *tally { return &tally{backend: map[string]int{}} }
+
+func (c *tally) shares() string {
+	var s []string
+	for _, name := range backendNames {
+		s = append(s, fmt.Sprint(c.backend[name]))
+	}
+	return strings.Join(s, "/")
+}
+
+// traffic sends requests and counts what becomes of them.
+type traffic struct {
+	stage   *stage
+	ctx     context.Context
+	cancel  context.CancelFunc
+	running sync.WaitGroup
+
+	mu      sync.Mutex
+	second  map[string]*tally // by address, since the last line
+	total   map[string]*tally
+	retried uint64
+}
+
+func (s *stage) startTraffic(ctx context.Context) *traffic {
+	t := &traffic{stage: s, second: map[string]*tally{}, total: map[string]*tally{}}
+	t.ctx, t.cancel = context.WithCancel(ctx)
+	for _, address := range []string{clusterIP, nodePort, dnatIP} {
+		t.second[address], t.total[address] = newTally(), newTally()
+		t.running.Go(func() { t.send(address) })
+	}
+	return t
+}
+
+// send opens one connection after the other, without waiting for answers.
+func (t *traffic) send(address string) {
+	tick := time.NewTicker(time.Second / perSecond)
+	defer tick.Stop()
+	for {
+		select {
+		case <-t.ctx.Done():
+			return
+		case <-tick.C:
+			t.running.Go(func() {
+				start := time.Now()
+				name, err := request(t.stage.client, address)
+				t.count(address, name, err, time.Since(start))
+			})
+		}
+	}
+}
+
+func (t *traffic) count(address, name string, err error, took time.Duration) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	c := t.second[address]
+	c.done++
+	c.took = append(c.took, took)
+	if err != nil {
+		c.failed++
+	} else {
+		c.backend[name]++
+	}
+}
+
+// request fetches a page over a connection of its own and returns the name of the backend that answered.
+func request(from *lab.Host, address string) (string, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	var conn net.Conn
+	err := from.Do(func() (err error) {
+		conn, err = (&net.Dialer{}).DialTCP(ctx, "tcp", netip.AddrPort{}, netip.MustParseAddrPort(address))
+		return err
+	})
+	if err != nil {
+		return "", err
+	}
+	defer conn.Close()
+	deadline, _ := ctx.Deadline()
+	conn.SetDeadline(deadline)
+	if _, err := io.WriteString(conn, "GET / HTTP/1.1\r\nHost: demo\r\nConnection: close\r\n\r\n"); err != nil {
+		return "", err
+	}
+	resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	if err != nil {
+		return "", err
+	}
+	defer resp.Body.Close()
+	name, err := io.ReadAll(resp.Body)
+	return string(name), err
+}
+
+// harvest moves the counts of this second to the totals and returns them.
+func (t *traffic) harvest() (redial, dnat *tally) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	redial = newTally()
+	for address, c := range t.second {
+		t.total[address].add(c)
+		if address == dnatIP {
+			dnat = c
+		} else {
+			redial.add(c)
+		}
+		t.second[address] = newTally()
+	}
+	return redial, dnat
+}
+
+func (t *traffic) printSecond(out io.Writer, second int) {
+	before := t.retried
+	if n, err := t.stage.retried(context.Background()); err == nil {
+		t.retried = n
+	}
+	redial, dnat := t.harvest()
+	fmt.Fprintf(out, "%4d   %8d %6d %7d   %-12s %8d %6d   %s\n", second,
+		redial.done, redial.failed, t.retried-before, redial.shares(), dnat.done, dnat.failed, dnat.shares())
+}
+
+func (t *traffic) stop() {
+	t.cancel()
+	t.running.Wait() // at most as long as a client is patient
+}
+
+// printTotals ends the demo. Its error is a failed request through redial.
+func (t *traffic) printTotals(out io.Writer) error {
+	t.harvest()
+	fmt.Fprintf(out, "\n%-34s %8s %7s %9s %9s\n", "", "requests", "failed", "median", "slowest")
+	failed := 0
+	for _, row := range []struct{ name, address string }{
+		{"redial, ClusterIP", clusterIP}, {"redial, NodePort", nodePort}, {"kernel DNAT, same backends", dnatIP},
+	} {
+		c := t.total[row.address]
+		slices.Sort(c.took)
+		median, slowest := time.Duration(0), time.Duration(0)
+		if n := len(c.took); n > 0 {
+			median, slowest = c.took[n/2], c.took[n-1]
+		}
+		fmt.Fprintf(out, "%-34s %8d %7d %9s %9s\n", row.name, c.done, c.failed, median.Round(10*time.Microsecond), slowest.Round(time.Millisecond))
+		if row.address != dnatIP {
+			failed += c.failed
+		}
+	}
+	fmt.Fprintf(out, "connections that redial took to a second backend: %d\n", t.retried)
+	if failed > 0 {
+		return fmt.Errorf("%d requests through redial failed\n%s", failed, t.stage.redialLog())
+	}
+	return nil
+}

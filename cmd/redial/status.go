@@ -1,0 +1,197 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"redial/config/manifest"
+	"redial/iptables"
+	"redial/proxy"
+	"redial/proxy/admin"
+)
+
+// status is what the admin API answers and redial status prints.
+type status struct {
+	Version      string             `json:"version"`
+	PID          int                `json:"pid"`
+	Started      time.Time          `json:"started"`
+	FDLimit      int                `json:"fdLimit"`
+	Manifests    string             `json:"manifests"`
+	Problems     []manifest.Problem `json:"problems,omitempty"` // of the manifests
+	Interception string             `json:"interception"`
+	ProxyPorts   string             `json:"proxyPorts"`
+	IPTables     *iptables.Stats    `json:"iptables,omitempty"`
+	proxy.Status
+}
+
+func statusCommand() *cobra.Command {
+	opts := defaultOptions()
+	output := ""
+	cmd := &cobra.Command{
+		Use:   "status",
+		Short: "Show the Services, their addresses, backends and counters, and what is wrong",
+		Long: `Asks the running proxy, over its admin socket, what it is doing.
+
+One line per Service port and family: how clients reach it (addresses; *:PORT is a NodePort),
+the local proxy port, whether clients are served or refused, usable of all backends, live
+connections, connections since the start, how many of those needed a second backend, and how
+many failed. -o wide adds the backends; -o json has everything.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if output != "" && output != "wide" && output != "json" {
+				return fmt.Errorf("-o %q: want json or wide", output)
+			}
+			var raw json.RawMessage
+			if err := admin.Get(cmd.Context(), opts.adminSocket, &raw); err != nil {
+				return err
+			}
+			if output == "json" {
+				_, err := fmt.Fprintf(cmd.OutOrStdout(), "%s\n", raw)
+				return err
+			}
+			var s status
+			if err := json.Unmarshal(raw, &s); err != nil {
+				return fmt.Errorf("the proxy is of another version (%w): use -o json", err)
+			}
+			return s.print(cmd.OutOrStdout(), output == "wide", time.Now())
+		},
+	}
+	cmd.Flags().StringVarP(&output, "output", "o", output, "json or wide")
+	opts.addSocketFlag(cmd.Flags())
+	return cmd
+}
+
+func (s *status) print(w io.Writer, wide bool, now time.Time) error {
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintf(t, "%s, pid %d, up %s, %s\n", s.Version, s.PID, now.Sub(s.Started).Round(time.Second), s.steering())
+	if s.Sync.Error != "" {
+		fmt.Fprintf(t, "LAST SYNC FAILED: %s\n", s.Sync.Error)
+	}
+	t.Flush()
+	fmt.Fprintln(t, "\nSERVICE\tPORT\tADDRESSES\tPROXY PORT\tCLIENTS\tBACKENDS\tLIVE\tTOTAL\tRETRIED\tFAILED")
+	for i := range s.Services {
+		printService(t, &s.Services[i])
+	}
+	t.Flush()
+	if wide {
+		fmt.Fprintln(t, "\nSERVICE\tPORT\tBACKEND\tSTATE\tLIVE\tTOTAL\tFAILED DIALS\tLAST ERROR")
+		for i := range s.Services {
+			printBackends(t, &s.Services[i], now)
+		}
+		t.Flush()
+	}
+	s.printProblems(w)
+	return t.Flush()
+}
+
+func (s *status) steering() string {
+	if s.IPTables == nil {
+		return "interception " + s.Interception
+	}
+	return fmt.Sprintf("iptables %s (%s)", s.IPTables.Version, s.IPTables.Mode)
+}
+
+func printService(w io.Writer, s *proxy.ServiceStatus) {
+	name := s.Namespace + "/" + s.Name
+	if s.Skipped != "" {
+		fmt.Fprintf(w, "%s\t-\tskipped: %s\n", name, s.Skipped)
+		return
+	}
+	if len(s.Ports) == 0 {
+		fmt.Fprintf(w, "%s\t-\tno usable port\n", name)
+	}
+	for _, p := range s.Ports {
+		if len(p.Fronts) == 0 {
+			fmt.Fprintf(w, "%s\t%s\tnot served\n", name, portName(p))
+		}
+		for _, f := range p.Fronts {
+			usable := 0
+			for _, b := range f.Backends {
+				if b.State != proxy.StateUnused {
+					usable++
+				}
+			}
+			clients := "served"
+			if !f.Serving {
+				clients = "refused"
+			}
+			fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%s\t%d/%d\t%d\t%d\t%d\t%d\n", name, portName(p), addresses(f), f.ProxyPort, clients,
+				usable, len(f.Backends), f.Stats.Active, f.Stats.Accepted, f.Stats.Retried, f.Stats.Failed+f.Stats.NoBackend)
+		}
+	}
+}
+
+func portName(p proxy.PortStatus) string {
+	name := fmt.Sprintf("%d/%s", p.Port, p.Protocol)
+	if p.Name != "" {
+		name = p.Name + " " + name
+	}
+	return name
+}
+
+// addresses writes the VIPs as one would type them; those on the Service's port first.
+func addresses(f proxy.FrontendStatus) string {
+	var all []string
+	for _, v := range f.VIPs {
+		switch {
+		case v.Kind == "NodePort":
+			all = append(all, fmt.Sprintf("*:%d", v.Port))
+		default:
+			all = append(all, v.Address)
+		}
+	}
+	if len(all) == 0 {
+		return strings.Join(f.Listen, ",")
+	}
+	return strings.Join(all, ",")
+}
+
+func printBackends(w io.Writer, s *proxy.ServiceStatus, now time.Time) {
+	for _, p := range s.Ports {
+		for _, f := range p.Fronts {
+			for _, b := range f.Backends {
+				last := "-"
+				if b.LastTime != nil {
+					last = fmt.Sprintf("%s ago: %s", now.Sub(*b.LastTime).Round(time.Second), b.LastError)
+				}
+				fmt.Fprintf(w, "%s/%s\t%s\t%s\t%s\t%d\t%d\t%d\t%s\n", s.Namespace, s.Name, portName(p), b.Address, b.State, b.Active, b.Connected, b.Failed, last)
+			}
+		}
+	}
+}
+
+func (s *status) printProblems(w io.Writer) {
+	title := "\nPROBLEMS\n"
+	say := func(format string, args ...any) {
+		fmt.Fprintf(w, title+format+"\n", args...)
+		title = ""
+	}
+	for _, p := range s.Problems {
+		where := p.File
+		if p.Document > 0 {
+			where += fmt.Sprintf(", document %d", p.Document)
+		}
+		if p.Object != "" {
+			where += " (" + p.Object + ")"
+		}
+		if p.Retained {
+			where += ", last good version in force"
+		}
+		say("%s: %s", where, p.Message)
+	}
+	for _, svc := range s.Services {
+		for _, p := range svc.Problems {
+			name := svc.Namespace + "/" + svc.Name
+			if p.Port != "" {
+				name += ":" + p.Port
+			}
+			say("%s: %s: %s", name, p.Reason, p.Message)
+		}
+	}
+}

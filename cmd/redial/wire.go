@@ -1,0 +1,145 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/sirupsen/logrus"
+
+	"redial/config"
+	"redial/config/manifest"
+	"redial/iptables"
+	"redial/proxy"
+	"redial/proxy/admin"
+	"redial/proxy/intercept"
+	"redial/proxy/relay"
+)
+
+// node is a running proxy: every package put together. Nothing else knows them all.
+type node struct {
+	opts    *options
+	log     *logrus.Entry
+	started time.Time
+	fds     int
+	tracker *config.Tracker
+	source  *manifest.Source
+	rules   *iptables.Rules // nil without interception
+	relay   *relay.Relay
+	proxier *proxy.Proxier
+}
+
+// run serves until ctx ends, then drains. An error is one of starting, or of a part that cannot go on.
+func run(ctx context.Context, opts *options) error {
+	log, err := opts.logger()
+	if err != nil {
+		return err
+	}
+	fds, err := relay.RaiseNoFile()
+	if err != nil {
+		log.WithError(err).Warn("going on with the present limit")
+	}
+	log.WithFields(logrus.Fields{"version": versionString(), "fds": fds}).Info("starting")
+	warnOfSharedPorts(opts.ports, log)
+	// First of all, since it also keeps a second instance from starting.
+	socket, err := admin.Listen(opts.adminSocket)
+	if err != nil {
+		return err
+	}
+	n, err := wire(opts, log, fds)
+	if err != nil {
+		socket.Close()
+		return err
+	}
+	parts, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	var running sync.WaitGroup
+	start := func(part func(context.Context) error) {
+		running.Go(func() {
+			if err := part(parts); err != nil {
+				stop(err)
+			}
+		})
+	}
+	start(n.source.Run)
+	start(n.proxier.Run)
+	start(func(ctx context.Context) error {
+		return admin.Serve(ctx, socket, func() any { return n.status() })
+	})
+	<-parts.Done()
+	running.Wait()
+	n.drain()
+	if err := context.Cause(parts); !errors.Is(err, context.Canceled) {
+		return err
+	}
+	return nil
+}
+
+func wire(opts *options, log *logrus.Entry, fds int) (*node, error) {
+	n := &node{opts: opts, log: log, started: time.Now(), fds: fds, tracker: config.NewTracker()}
+	n.source = manifest.New(opts.manifests, n.tracker, log)
+	var interceptor intercept.Interceptor
+	mark := opts.mark
+	switch opts.interception {
+	case interceptNone:
+		interceptor = intercept.None{Bind4: opts.bind4, Bind6: opts.bind6}
+		mark = 0 // no rule looks at it, and setting it takes privileges
+	default:
+		rules, err := opts.rules(log)
+		if err != nil {
+			return nil, err
+		}
+		n.rules, interceptor = rules, rules
+	}
+	n.relay = relay.New(relay.Config{
+		DialTimeout:      opts.dialTimeout,
+		TryTimeout:       opts.tryTimeout,
+		HalfCloseTimeout: opts.halfClose,
+		KeepAlive:        opts.keepAlive,
+		UserTimeout:      opts.userTimeout,
+		Mark:             mark,
+		Log:              log,
+	})
+	n.proxier = proxy.New(proxy.Config{
+		Tracker:       n.tracker,
+		Interceptor:   interceptor,
+		Relay:         n.relay,
+		Ports:         opts.ports,
+		MinSyncPeriod: opts.minSyncPeriod,
+		SyncPeriod:    opts.syncPeriod,
+		Log:           log,
+	})
+	return n, nil
+}
+
+// drain stops accepting and lets live connections end. The rules stay: whoever starts next takes them over, and until
+// then clients are refused rather than sent somewhere else.
+func (n *node) drain() {
+	n.log.WithField("timeout", n.opts.drainTimeout).Info("stopping: no new connections, waiting for the live ones to end")
+	ctx, cancel := context.WithTimeout(context.Background(), n.opts.drainTimeout)
+	defer cancel()
+	cut := n.relay.Shutdown(ctx)
+	n.log.WithFields(logrus.Fields{"cut": cut, "pid": os.Getpid()}).Info("stopped")
+}
+
+// status is the admin API's answer.
+func (n *node) status() status {
+	s := status{
+		Version:      versionString(),
+		PID:          os.Getpid(),
+		Started:      n.started,
+		FDLimit:      n.fds,
+		Manifests:    n.opts.manifests,
+		Problems:     n.source.Problems(),
+		Interception: n.opts.interception,
+		ProxyPorts:   n.opts.ports.String(),
+		Status:       n.proxier.Status(),
+	}
+	if n.rules != nil {
+		stats := n.rules.Stats()
+		s.IPTables = &stats
+	}
+	return s
+}

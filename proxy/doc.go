@@ -1,0 +1,18 @@
+// Package proxy turns what a cluster asks for into listeners, balancers and steering, and keeps them so.
+//
+// A [Proxier] follows a config.Tracker. A change of endpoints swaps the immutable view of the balancers concerned and,
+// where the usable set became empty or stopped being so, closes or opens a socket: no rule is written. A change of a
+// Service asks for a sync: the wanted frontends are planned by a pure function, missing ones are opened, the
+// Interceptor steers exactly these in one write per family, and only then is closed what is not wanted any more. What
+// goes wrong with one Service becomes a problem in its status and is tried again; the others do not notice. Between
+// changes, the Interceptor is asked every few seconds whether its rules are still there.
+//
+//	p := proxy.New(proxy.Config{Tracker: t, Interceptor: i, Relay: r, Ports: ports, Log: log})
+//	err := p.Run(ctx) // until ctx ends; rules and connections stay
+//
+// A frontend is one listening socket per Service port, traffic class and family, with a balancer of its own. Its proxy
+// port stays the same as long as its name does, across changes of the Service and restarts of the process.
+//
+// Two goroutines: one takes changes, the other syncs. They share the frontends under one mutex, which is never held
+// while rules are written, so that a stuck iptables lock does not delay endpoints. The data path takes neither.
+package proxy

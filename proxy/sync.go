@@ -1,0 +1,290 @@
+package proxy
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/sirupsen/logrus"
+
+	"redial/balancer"
+	"redial/config"
+	"redial/proxy/intercept"
+	"redial/proxy/relay"
+)
+
+// step is one run of the runner: a sync, or a look at the rules when nothing asked for one.
+func (p *Proxier) step(ctx context.Context, asked bool) error {
+	if !asked {
+		intact, err := p.cfg.Interceptor.Verify(ctx)
+		if err != nil {
+			p.log.WithError(err).Warn("cannot check the rules")
+			return nil
+		}
+		if intact {
+			return nil
+		}
+		p.log.Warn("the rules were changed by somebody else, writing them again")
+		p.mu.Lock()
+		p.sync.Repairs++
+		p.mu.Unlock()
+	}
+	start := time.Now()
+	err := p.reconcile(ctx)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.sync.Syncs++
+	p.sync.Last, p.sync.Took = start, time.Since(start)
+	p.sync.Error = ""
+	if err != nil {
+		p.sync.Failures++
+		p.sync.Error = err.Error()
+		if ctx.Err() == nil {
+			p.log.WithError(err).Error("sync failed, trying again")
+		}
+	}
+	for name := range union(p.wanted, p.logged) {
+		p.logProblems(name)
+	}
+	// A Service's own problem is tried again too: a port or an address may have become free.
+	if err == nil && p.retryable() {
+		return errors.New("some Services are not served")
+	}
+	return err
+}
+
+// reconcile makes the world as wanted: make first, then steer, then break.
+func (p *Proxier) reconcile(ctx context.Context) error {
+	p.mu.Lock()
+	plan := buildPlan(p.wanted, p.owners)
+	p.mu.Unlock()
+	if err := p.cfg.Interceptor.Prepare(ctx, plan.vips()); err != nil {
+		return fmt.Errorf("preparing: %w", err)
+	}
+	p.mu.Lock()
+	p.openMissing(&plan)
+	bindings := p.bindings(&plan)
+	p.mu.Unlock()
+
+	err := p.cfg.Interceptor.Commit(ctx, bindings)
+	failed, fatal := bindingErrors(err)
+
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, e := range failed {
+		name := plan.owners[e.Binding.VIP]
+		plan.problems.add(name, ReasonSteeringFailed, "%s: %v", e.Binding.VIP, e.Err)
+		plan.refused(e.Binding.VIP)
+	}
+	p.problems = plan.problems
+	if fatal != nil {
+		// The old rules may be in force, so what they point to stays.
+		return fatal
+	}
+	p.closeStale(&plan)
+	p.owners = plan.owners
+	return nil
+}
+
+// openMissing opens the frontends that the plan has and that do not exist, or are broken. What cannot be opened becomes a
+// problem and leaves the plan.
+func (p *Proxier) openMissing(plan *plan) {
+	for _, key := range plan.keys() {
+		port := p.servicePort(key.name)
+		if port == nil {
+			continue // gone since the plan was made: the next sync, already asked for, removes it
+		}
+		if err := p.open(key, port, plan.frontends[key]); err != nil {
+			plan.problems.add(key.name, ReasonListenFailed, "%v", err)
+		}
+	}
+}
+
+func (p *Proxier) open(key frontendKey, port *config.ServicePort, vips []vip) error {
+	f, exists := p.frontends[key]
+	if exists && f.broken == nil {
+		err := f.listen(p.cfg.Relay, p.listenAddrs(vips, f.port))
+		if err == nil || !portTaken(err) {
+			return err
+		}
+		f.broken = err
+	}
+	b := balancer.New()
+	if exists {
+		p.discard(f)
+		b = f.balancer
+	}
+	fresh, err := p.openAnywhere(key, port, vips, b)
+	if err != nil {
+		return err
+	}
+	p.frontends[key] = fresh
+	p.log.WithFields(logrus.Fields{"service": key.name, "family": key.family, "port": fresh.port}).Info("frontend opened")
+	return nil
+}
+
+// openAnywhere opens a frontend on its preferred port, or the next free one.
+func (p *Proxier) openAnywhere(key frontendKey, port *config.ServicePort, vips []vip, b *balancer.Balancer) (*frontend, error) {
+	for number := range p.ports.candidates(key) {
+		f := &frontend{key: key, port: number, balancer: b, listeners: map[netip.AddrPort]*relay.Listener{}}
+		f.update(port, p.log)
+		err := f.listen(p.cfg.Relay, p.listenAddrs(vips, number))
+		if err == nil {
+			p.ports.take(key, number)
+			return f, nil
+		}
+		f.close()
+		if !portTaken(err) {
+			return nil, err
+		}
+		p.log.WithFields(logrus.Fields{"service": key.name, "port": number}).WithError(err).Info("proxy port in use, trying the next")
+	}
+	return nil, fmt.Errorf("no free proxy port in %s: widen --proxy-port-range", p.ports.ports)
+}
+
+// discard closes a broken frontend. Its live connections go on.
+func (p *Proxier) discard(f *frontend) {
+	f.close()
+	p.ports.release(f.key, f.port)
+	delete(p.frontends, f.key)
+}
+
+// listenAddrs are the distinct addresses at which the Interceptor wants the VIPs to be listened for.
+func (p *Proxier) listenAddrs(vips []vip, port uint16) []netip.AddrPort {
+	var addrs []netip.AddrPort
+	for _, v := range vips {
+		if a := p.cfg.Interceptor.BindAddr(v.VIP, port); !slices.Contains(addrs, a) {
+			addrs = append(addrs, a)
+		}
+	}
+	return addrs
+}
+
+// bindings are the VIPs of the plan whose listeners exist.
+func (p *Proxier) bindings(plan *plan) []intercept.Binding {
+	var bindings []intercept.Binding
+	for _, key := range plan.keys() {
+		f, ok := p.frontends[key]
+		if !ok {
+			continue
+		}
+		for _, v := range plan.frontends[key] {
+			addr := p.cfg.Interceptor.BindAddr(v.VIP, f.port)
+			if _, ok := f.listeners[addr]; ok {
+				bindings = append(bindings, intercept.Binding{VIP: v.VIP, Listen: addr, Owner: key.name.String()})
+			}
+		}
+	}
+	return bindings
+}
+
+// closeStale closes what nothing is steered to any more.
+func (p *Proxier) closeStale(plan *plan) {
+	for key, f := range p.frontends {
+		vips, wanted := plan.frontends[key]
+		if wanted {
+			f.vips = vips
+			f.keep(p.listenAddrs(vips, f.port))
+			continue
+		}
+		p.discard(f)
+		p.log.WithFields(logrus.Fields{"service": key.name, "family": key.family, "port": f.port}).Info("frontend closed")
+	}
+}
+
+// retryable reports whether a problem may go away without a change of the Service.
+func (p *Proxier) retryable() bool {
+	for _, list := range p.problems {
+		for _, problem := range list {
+			if problem.Reason == ReasonListenFailed || problem.Reason == ReasonSteeringFailed {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// logProblems logs what is new among a Service's problems, and what is gone. It runs with mu held.
+func (p *Proxier) logProblems(name config.ServiceName) {
+	now := p.allProblems(name)
+	before := p.logged[name]
+	log := p.log.WithField("service", name)
+	for _, problem := range now {
+		if !slices.Contains(before, problem) {
+			log.WithFields(logrus.Fields{"port": problem.Port, "reason": problem.Reason, "problem": problem.Message}).Warn("Service has a problem")
+		}
+	}
+	for _, problem := range before {
+		if !slices.Contains(now, problem) {
+			log.WithFields(logrus.Fields{"port": problem.Port, "reason": problem.Reason}).Info("problem resolved")
+		}
+	}
+	if len(now) == 0 {
+		delete(p.logged, name)
+	} else {
+		p.logged[name] = now
+	}
+}
+
+func (p *Proxier) allProblems(name config.ServiceName) []config.Problem {
+	var all []config.Problem
+	if s := p.wanted[name]; s != nil {
+		all = append(all, s.Problems...)
+	}
+	return append(all, p.problems[name]...)
+}
+
+func (p *plan) keys() []frontendKey {
+	return slices.SortedFunc(maps.Keys(p.frontends), frontendKey.compare)
+}
+
+func (p *plan) vips() []intercept.VIP {
+	return slices.SortedFunc(maps.Keys(p.owners), func(a, b intercept.VIP) int {
+		return cmp.Or(a.Addr.Compare(b.Addr), cmp.Compare(a.Port, b.Port), cmp.Compare(a.Protocol, b.Protocol))
+	})
+}
+
+// refused takes a VIP that could not be steered out of the plan, so that another Service may have it next time.
+func (p *plan) refused(v intercept.VIP) {
+	for key, vips := range p.frontends {
+		if key.name == p.owners[v] {
+			p.frontends[key] = slices.DeleteFunc(vips, func(o vip) bool { return o.VIP == v })
+		}
+	}
+	delete(p.owners, v)
+}
+
+// bindingErrors separates what concerns single bindings from what concerns the whole Commit.
+func bindingErrors(err error) (single []*intercept.BindingError, fatal error) {
+	switch joined := err.(type) {
+	case nil:
+		return nil, nil
+	case interface{ Unwrap() []error }:
+		for _, e := range joined.Unwrap() {
+			s, f := bindingErrors(e)
+			single, fatal = append(single, s...), errors.Join(fatal, f)
+		}
+		return single, fatal
+	}
+	var be *intercept.BindingError
+	if errors.As(err, &be) {
+		return []*intercept.BindingError{be}, nil
+	}
+	return nil, err
+}
+
+func union(a services, b problems) map[config.ServiceName]struct{} {
+	u := make(map[config.ServiceName]struct{}, len(a))
+	for name := range a {
+		u[name] = struct{}{}
+	}
+	for name := range b {
+		u[name] = struct{}{}
+	}
+	return u
+}
