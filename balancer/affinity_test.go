@@ -154,6 +154,7 @@ func TestStickySwitchedOffAndOn(t *testing.T) {
 	for _, off := range []time.Duration{0, -1} {
 		b.Update(Config{Backends: addrs(1, 2), Affinity: off})
 		require.Zero(t, b.Pins())
+		require.Nil(t, b.view.Load().pins, "the memory is given back")
 		require.Equal(t, []byte{2, 1}, []byte{pickFor(b, 1), pickFor(b, 1)})
 		b.Update(Config{Backends: addrs(1, 2), Affinity: time.Hour})
 		require.Zero(t, b.Pins(), "pins from before do not come back")
@@ -197,6 +198,8 @@ func TestPinsAreBounded(t *testing.T) {
 	require.Equal(t, 3, b.Pins())
 	require.EqualValues(t, 1, b.Evictions())
 	require.EqualValues(t, 1, pickFor(b, 1))
+	require.EqualValues(t, 3, pickFor(b, 3), "picking alone is no use: 3 is the longest unused and makes room for 2")
 	require.EqualValues(t, 5, pickFor(b, 2))
-	require.EqualValues(t, 2, b.Evictions())
+	require.EqualValues(t, 1, pickFor(b, 3))
+	require.EqualValues(t, 3, b.Evictions())
 }

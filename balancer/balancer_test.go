@@ -78,6 +78,20 @@ func TestActiveConnectionsOutliveAnAbsence(t *testing.T) {
 	}
 }
 
+func TestBackendsMayLeaveInAnyOrder(t *testing.T) {
+	b := startingAt(0, 1, 2, 3, 4)
+	for _, o := range []byte{1, 3, 2} {
+		b.Report(anyone, addr(o), nil)
+	}
+	b.Update(Config{Backends: addrs(2, 3, 4)})
+	b.Update(Config{Backends: addrs(2, 4)})
+	b.Update(Config{Backends: addrs(4)})
+	b.Update(Config{Backends: addrs(1, 2, 3, 4)})
+	for _, o := range []byte{1, 2, 3} {
+		require.EqualValues(t, 1, status(t, b, o).Active, o)
+	}
+}
+
 func TestGoneBackendsAreForgottenWithTheirLastConnection(t *testing.T) {
 	b := startingAt(0, 1, 2)
 	b.Report(anyone, addr(1), nil)
