@@ -10,7 +10,7 @@ import (
 	lru "github.com/hashicorp/golang-lru/v2"
 )
 
-// maxPins bounds the clients remembered by one balancer: some 10 MiB at the worst.
+// maxPins bounds the clients remembered by one balancer: some 12 MiB at the worst.
 const maxPins = 65536
 
 // sweepPerPin is how many expired pins each new one clears away. Two rather than one, so that the table shrinks.
