@@ -1,0 +1,36 @@
+VERSION     ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
+STATICCHECK ?= honnef.co/go/tools/cmd/staticcheck@v0.8.2
+# What the proxy needs (iptables), what the tests are written with, and a C compiler for the race detector.
+PACKAGES    := iptables iproute2 conntrack procps curl netcat-openbsd gcc libc6-dev
+
+.PHONY: build demo test lint bench deps clean
+
+build:
+	CGO_ENABLED=0 go build -trimpath -ldflags '-X main.version=$(VERSION)' -o bin/redial ./cmd/redial
+
+demo: deps build
+	@bin/redial demo
+
+test: deps lint
+	go test -race -timeout 10m ./...
+
+lint:
+	@files=$$(gofmt -l cmd proxy iptables balancer config); [ -z "$$files" ] || { echo "not gofmt-clean: $$files"; exit 1; }
+	go vet ./...
+	go run $(STATICCHECK) ./...
+
+bench:
+	go test -run '^$$' -bench . -benchmem ./...
+
+# Installs what is missing, or says what it is.
+deps:
+	@missing=; for p in $(PACKAGES); do dpkg-query -W -f '$${Status}' $$p 2>/dev/null | grep -q 'ok installed' || missing="$$missing $$p"; done; \
+	if [ -z "$$missing" ]; then exit 0; fi; \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+		echo "installing$$missing"; apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$missing >/dev/null; \
+	else \
+		echo "missing Debian packages: run  sudo apt-get install$$missing"; exit 1; \
+	fi
+
+clean:
+	rm -rf bin

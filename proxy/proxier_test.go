@@ -1,0 +1,485 @@
+package proxy
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/sirupsen/logrus"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	v1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"redial/config"
+	"redial/proxy/intercept"
+	"redial/proxy/relay"
+)
+
+const patience = 20 * time.Second
+
+// recorder is an Interceptor that steers nothing and remembers what it was asked to. It insists on the contract: calls
+// never overlap, and what is committed can be connected to.
+type recorder struct {
+	intercept.None
+	t *testing.T
+
+	mu       sync.Mutex
+	busy     bool
+	commits  [][]intercept.Binding
+	fail     func([]intercept.Binding) error // decides what the next Commits return
+	tampered bool                            // Verify finds the rules changed, until the next Commit
+}
+
+func (r *recorder) Commit(_ context.Context, bindings []intercept.Binding) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	assert.False(r.t, r.busy, "calls overlap")
+	r.busy = true
+	defer func() { r.busy = false }()
+	for _, b := range bindings {
+		c, err := net.Dial("tcp", b.Listen.String())
+		if err == nil {
+			c.Close()
+		}
+		assert.False(r.t, err != nil && !errors.Is(err, syscall.ECONNREFUSED), "steering to %s: %v", b.Listen, err)
+	}
+	r.commits = append(r.commits, bindings)
+	if r.fail != nil {
+		return r.fail(bindings)
+	}
+	r.tampered = false
+	return nil
+}
+
+func (r *recorder) Verify(context.Context) (bool, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return !r.tampered, nil
+}
+
+func (r *recorder) count() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.commits)
+}
+
+func (r *recorder) steered() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var out []string
+	if len(r.commits) > 0 {
+		for _, b := range r.commits[len(r.commits)-1] {
+			out = append(out, fmt.Sprintf("%s %s", b.VIP, b.Owner))
+		}
+	}
+	return out
+}
+
+func (r *recorder) failWith(f func([]intercept.Binding) error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.fail = f
+}
+
+// rig is a running Proxier with its source of changes.
+type rig struct {
+	*Proxier
+	t       *testing.T
+	tracker *config.Tracker
+	rec     *recorder
+}
+
+var testPorts = intercept.PortRange{First: 62000, Last: 62999}
+
+func start(t *testing.T, ports intercept.PortRange) *rig {
+	t.Helper()
+	log := logrus.New()
+	log.SetOutput(io.Discard)
+	g := &rig{t: t, tracker: config.NewTracker(), rec: &recorder{t: t}}
+	r := relay.New(relay.Config{})
+	g.Proxier = New(Config{
+		Tracker: g.tracker, Interceptor: g.rec, Relay: r, Ports: ports,
+		MinSyncPeriod: time.Millisecond, SyncPeriod: 10 * time.Millisecond, Log: logrus.NewEntry(log),
+	})
+	g.runner.retry, g.runner.share = 10*time.Millisecond, 1
+	g.tracker.ServicesDelivered()
+	g.tracker.EndpointsDelivered()
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() { assert.NoError(t, g.Run(ctx)); close(done) }()
+	t.Cleanup(func() {
+		cancel()
+		<-done
+		r.Shutdown(ctx)
+	})
+	return g
+}
+
+func object(service, clusterIP string, change ...func(*v1.Service)) *v1.Service {
+	s := &v1.Service{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: service},
+		Spec: v1.ServiceSpec{
+			ClusterIP: clusterIP,
+			Ports:     []v1.ServicePort{{Name: "http", Port: 80, Protocol: v1.ProtocolTCP}},
+		},
+	}
+	for _, c := range change {
+		c(s)
+	}
+	return s
+}
+
+// endpoints sets a Service's endpoints, for the port named.
+func (g *rig) endpoints(service, port string, addrs ...netip.AddrPort) {
+	byPort := map[uint16][]discoveryv1.Endpoint{}
+	for _, a := range addrs {
+		byPort[a.Port()] = append(byPort[a.Port()], discoveryv1.Endpoint{Addresses: []string{a.Addr().String()}})
+	}
+	g.mu.Lock()
+	var old []string
+	if s := g.wanted[config.ServiceName{Namespace: "default", Name: service}]; s != nil {
+		for _, p := range s.Ports {
+			for _, e := range p.Endpoints {
+				if p.Name.Port == port && byPort[e.Addr.Port()] == nil {
+					old = append(old, fmt.Sprintf("%s-%s-%d", service, port, e.Addr.Port()))
+				}
+			}
+		}
+	}
+	g.mu.Unlock()
+	for number, eps := range byPort {
+		n := int32(number)
+		g.tracker.SetSlice(&discoveryv1.EndpointSlice{
+			ObjectMeta:  metav1.ObjectMeta{Namespace: "default", Name: fmt.Sprintf("%s-%s-%d", service, port, number), Labels: map[string]string{discoveryv1.LabelServiceName: service}},
+			AddressType: discoveryv1.AddressTypeIPv4,
+			Ports:       []discoveryv1.EndpointPort{{Name: &port, Port: &n}},
+			Endpoints:   eps,
+		})
+	}
+	for _, slice := range old {
+		g.tracker.DeleteSlice("default", slice)
+	}
+}
+
+// backend answers every line with its name and the line.
+func backend(t *testing.T, name string) netip.AddrPort {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	t.Cleanup(func() { l.Close() })
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer c.Close()
+				for in := bufio.NewScanner(c); in.Scan(); {
+					fmt.Fprintf(c, "%s %s\n", name, in.Text())
+				}
+			}()
+		}
+	}()
+	return l.Addr().(*net.TCPAddr).AddrPort()
+}
+
+func (g *rig) frontend(service, port string) (FrontendStatus, bool) {
+	for _, s := range g.Status().Services {
+		for _, p := range s.Ports {
+			if s.Name == service && p.Name == port && len(p.Fronts) > 0 {
+				return p.Fronts[0], true
+			}
+		}
+	}
+	return FrontendStatus{}, false
+}
+
+func (g *rig) served(service, port string) FrontendStatus {
+	g.t.Helper()
+	g.eventually(func() bool {
+		f, ok := g.frontend(service, port)
+		return ok && f.Serving && len(f.VIPs) > 0
+	}, service+":"+port+" to be served")
+	f, _ := g.frontend(service, port)
+	return f
+}
+
+func (g *rig) problem(service, reason string) string {
+	for _, s := range g.Status().Services {
+		for _, p := range s.Problems {
+			if s.Name == service && p.Reason == reason {
+				return p.Message
+			}
+		}
+	}
+	return ""
+}
+
+func (g *rig) eventually(condition func() bool, what string) {
+	g.t.Helper()
+	if !assert.Eventually(g.t, condition, patience, time.Millisecond, what) {
+		require.FailNow(g.t, what, "%+v", g.Status())
+	}
+}
+
+func (f FrontendStatus) address() string { return fmt.Sprintf("127.0.0.1:%d", f.ProxyPort) }
+
+// ask sends a line over a new connection and returns the answer.
+func ask(address string) (string, error) {
+	c, err := net.DialTimeout("tcp", address, patience)
+	if err != nil {
+		return "", err
+	}
+	defer c.Close()
+	return askOn(c)
+}
+
+func askOn(c net.Conn) (string, error) {
+	c.SetDeadline(time.Now().Add(patience))
+	fmt.Fprintln(c, "hello")
+	line, err := bufio.NewReader(c).ReadString('\n')
+	return strings.TrimSpace(line), err
+}
+
+func (g *rig) answers(f FrontendStatus, want string) {
+	g.t.Helper()
+	got, err := ask(f.address())
+	require.NoError(g.t, err)
+	require.Equal(g.t, want+" hello", got)
+}
+
+func refuses(address string) bool {
+	_, err := ask(address)
+	return errors.Is(err, syscall.ECONNREFUSED)
+}
+
+func TestServes(t *testing.T) {
+	g := start(t, testPorts)
+	g.tracker.SetService(object("web", "198.18.0.1"))
+	g.endpoints("web", "http", backend(t, "a"))
+	f := g.served("web", "http")
+	g.answers(f, "a")
+	assert.Equal(t, []string{"198.18.0.1:80/tcp default/web:http/TCP"}, g.rec.steered())
+	assert.True(t, testPorts.Contains(f.ProxyPort))
+}
+
+func TestPortsOfOneServiceAreSeparate(t *testing.T) {
+	g := start(t, testPorts)
+	g.tracker.SetService(object("web", "198.18.0.1", func(s *v1.Service) {
+		s.Spec.Ports = append(s.Spec.Ports, v1.ServicePort{Name: "admin", Port: 81})
+	}))
+	g.endpoints("web", "http", backend(t, "a"))
+	g.endpoints("web", "admin", backend(t, "b"))
+	g.answers(g.served("web", "http"), "a")
+	g.answers(g.served("web", "admin"), "b")
+}
+
+func TestDeletedServiceIsClosedAndComesBack(t *testing.T) {
+	g := start(t, testPorts)
+	a := backend(t, "a")
+	g.tracker.SetService(object("web", "198.18.0.1"))
+	g.endpoints("web", "http", a)
+	f := g.served("web", "http")
+	live, err := net.Dial("tcp", f.address())
+	require.NoError(t, err)
+	defer live.Close()
+	_, err = askOn(live)
+	require.NoError(t, err)
+
+	g.tracker.DeleteService(config.ServiceName{Namespace: "default", Name: "web"})
+	g.eventually(func() bool { return refuses(f.address()) }, "the port to close")
+	assert.Empty(t, g.rec.steered())
+	_, err = askOn(live)
+	assert.NoError(t, err, "a live connection goes on")
+
+	// Nothing is said of endpoints again: they still exist.
+	g.tracker.SetService(object("web", "198.18.0.1"))
+	again := g.served("web", "http")
+	g.answers(again, "a")
+	assert.Equal(t, f.ProxyPort, again.ProxyPort)
+}
+
+func TestChangedServiceKeepsItsSocket(t *testing.T) {
+	g := start(t, testPorts)
+	g.tracker.SetService(object("web", "198.18.0.1"))
+	g.endpoints("web", "http", backend(t, "a"))
+	f := g.served("web", "http")
+	accepted := f.Stats.Accepted
+
+	g.tracker.SetService(object("web", "198.18.0.2", func(s *v1.Service) {
+		s.Spec.Ports[0].Port = 8080
+		s.Spec.ExternalIPs = []string{"198.18.7.7"}
+	}))
+	g.eventually(func() bool {
+		return slices.Equal(g.rec.steered(), []string{
+			"198.18.0.2:8080/tcp default/web:http/TCP", "198.18.7.7:8080/tcp default/web:http/TCP",
+		})
+	}, "the new addresses to be steered, and only they")
+	now := g.served("web", "http")
+	assert.Equal(t, f.ProxyPort, now.ProxyPort)
+	assert.GreaterOrEqual(t, now.Stats.Accepted, accepted, "it is the same listener")
+	g.answers(now, "a")
+}
+
+func TestServiceWithoutAddressIsClosed(t *testing.T) {
+	for _, clusterIP := range []string{"", "None"} {
+		g := start(t, testPorts)
+		g.tracker.SetService(object("web", "198.18.0.1"))
+		g.endpoints("web", "http", backend(t, "a"))
+		f := g.served("web", "http")
+		g.tracker.SetService(object("web", clusterIP))
+		g.eventually(func() bool { return refuses(f.address()) }, "the port to close")
+		g.tracker.SetService(object("web", "198.18.0.1"))
+		g.answers(g.served("web", "http"), "a")
+	}
+}
+
+func TestEndpointsChangeWithoutASync(t *testing.T) {
+	g := start(t, testPorts)
+	a, b := backend(t, "a"), backend(t, "b")
+	g.tracker.SetService(object("web", "198.18.0.1"))
+	g.endpoints("web", "http", a)
+	f := g.served("web", "http")
+	syncs := g.rec.count()
+
+	g.endpoints("web", "http", b)
+	g.eventually(func() bool { got, err := ask(f.address()); return err == nil && got == "b hello" }, "b to serve")
+	g.endpoints("web", "http")
+	g.eventually(func() bool { return refuses(f.address()) }, "clients to be refused")
+	g.endpoints("web", "http", a)
+	g.eventually(func() bool { got, err := ask(f.address()); return err == nil && got == "a hello" }, "a to serve")
+	assert.Equal(t, syncs, g.rec.count(), "no rule was written")
+}
+
+// A Service that never had an endpoint is steered too: its clients are refused, not left to the network.
+func TestServiceWithoutEndpointsRefuses(t *testing.T) {
+	g := start(t, testPorts)
+	g.tracker.SetService(object("web", "198.18.0.1"))
+	g.eventually(func() bool { return len(g.rec.steered()) == 1 }, "the address to be steered")
+	f, ok := g.frontend("web", "http")
+	require.True(t, ok)
+	assert.False(t, f.Serving)
+	assert.True(t, refuses(f.address()))
+}
+
+func TestPortInUseIsAvoided(t *testing.T) {
+	ports := intercept.PortRange{First: 63000, Last: 63001}
+	l, err := net.Listen("tcp", "127.0.0.1:63000")
+	require.NoError(t, err)
+	defer l.Close()
+	g := start(t, ports)
+	g.tracker.SetService(object("web", "198.18.0.1"))
+	g.endpoints("web", "http", backend(t, "a"))
+	f := g.served("web", "http")
+	assert.EqualValues(t, 63001, f.ProxyPort)
+	g.answers(f, "a")
+}
+
+func TestExhaustedRangeHarmsOnlyTheLast(t *testing.T) {
+	g := start(t, intercept.PortRange{First: 63010, Last: 63011})
+	a := backend(t, "a")
+	for i, service := range []string{"one", "two", "zero"} {
+		g.tracker.SetService(object(service, fmt.Sprintf("198.18.0.%d", i+1)))
+		g.endpoints(service, "http", a)
+		if i < 2 {
+			g.answers(g.served(service, "http"), "a")
+		}
+	}
+	g.eventually(func() bool { return g.problem("zero", ReasonListenFailed) != "" }, "the problem to show")
+	assert.Contains(t, g.problem("zero", ReasonListenFailed), "--proxy-port-range")
+	g.answers(g.served("one", "http"), "a")
+	g.answers(g.served("two", "http"), "a")
+
+	g.tracker.DeleteService(config.ServiceName{Namespace: "default", Name: "one"})
+	g.answers(g.served("zero", "http"), "a")
+	g.eventually(func() bool { return g.problem("zero", ReasonListenFailed) == "" }, "the problem to go")
+}
+
+// A binding that the kernel refuses is its own Service's problem, and is tried again.
+func TestRefusedBindingHarmsNobodyElse(t *testing.T) {
+	g := start(t, testPorts)
+	a := backend(t, "a")
+	g.rec.failWith(func(bindings []intercept.Binding) error {
+		var errs []error
+		for _, b := range bindings {
+			if strings.Contains(b.Owner, "bad") {
+				errs = append(errs, &intercept.BindingError{Binding: b, Err: errors.New("the kernel says no")})
+			}
+		}
+		return errors.Join(errs...)
+	})
+	g.tracker.SetService(object("bad", "198.18.0.1"))
+	g.tracker.SetService(object("good", "198.18.0.2"))
+	g.endpoints("good", "http", a)
+	g.answers(g.served("good", "http"), "a")
+	g.eventually(func() bool { return strings.Contains(g.problem("bad", ReasonSteeringFailed), "the kernel says no") }, "the problem to show")
+	assert.Empty(t, g.problem("good", ReasonSteeringFailed))
+
+	g.rec.failWith(nil)
+	g.eventually(func() bool { return g.problem("bad", ReasonSteeringFailed) == "" }, "the next try to succeed")
+}
+
+// While it is not known what is in force, nothing that the old rules may point to goes away.
+func TestFailedSyncClosesNothing(t *testing.T) {
+	g := start(t, testPorts)
+	a := backend(t, "a")
+	g.tracker.SetService(object("old", "198.18.0.1"))
+	g.endpoints("old", "http", a)
+	f := g.served("old", "http")
+
+	g.rec.failWith(func([]intercept.Binding) error { return errors.New("the lock is held") })
+	before := g.rec.count()
+	g.tracker.DeleteService(config.ServiceName{Namespace: "default", Name: "old"})
+	g.tracker.SetService(object("new", "198.18.0.2"))
+	g.endpoints("new", "http", a)
+	g.eventually(func() bool { return g.rec.count() >= before+2 && g.Status().Sync.Error != "" }, "it to be tried again")
+	g.answers(f, "a")
+
+	g.rec.failWith(nil)
+	g.eventually(func() bool { return refuses(f.address()) && g.Status().Sync.Error == "" }, "the old port to close")
+	g.answers(g.served("new", "http"), "a")
+}
+
+func TestTamperedRulesAreRepaired(t *testing.T) {
+	g := start(t, testPorts)
+	g.tracker.SetService(object("web", "198.18.0.1"))
+	g.eventually(func() bool { return len(g.rec.steered()) == 1 }, "the address to be steered")
+	before := g.rec.count()
+	g.rec.mu.Lock()
+	g.rec.tampered = true
+	g.rec.mu.Unlock()
+	g.eventually(func() bool { return g.rec.count() > before }, "the repair")
+	assert.EqualValues(t, 1, g.Status().Sync.Repairs)
+}
+
+func TestNothingHappensBeforeEverythingIsDelivered(t *testing.T) {
+	tracker := config.NewTracker()
+	rec := &recorder{t: t}
+	log := logrus.New()
+	log.SetOutput(io.Discard)
+	p := New(Config{Tracker: tracker, Interceptor: rec, Relay: relay.New(relay.Config{}), Ports: testPorts, Log: logrus.NewEntry(log)})
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() { p.Run(ctx); close(done) }()
+	tracker.SetService(object("web", "198.18.0.1"))
+	tracker.ServicesDelivered()
+	assert.Zero(t, rec.count(), "what an earlier run left stays until the whole is known")
+	tracker.EndpointsDelivered()
+	require.Eventually(t, func() bool { return len(rec.steered()) == 1 }, patience, time.Millisecond)
+	assert.Equal(t, 1, rec.count(), "one write for all")
+	cancel()
+	<-done
+}
