@@ -3,7 +3,6 @@ package iptables
 import (
 	"context"
 	"errors"
-	"fmt"
 	"maps"
 	"slices"
 )
@@ -52,10 +51,8 @@ func (f *family) clear(ctx context.Context) (int, error) {
 		if err != nil {
 			return found, err
 		}
-		for _, j := range now.jumps {
-			if err := f.hooker.Delete(name, j.from, words(j.line)...); err != nil {
-				return found, fmt.Errorf("deleting a jump from %s %s to %s: %w", f.name(), j.from, j.to, err)
-			}
+		if err := f.unhook(name, now.jumps); err != nil {
+			return found, err
 		}
 		if len(now.chains) == 0 {
 			continue

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"os"
 	"os/exec"
 	"regexp"
 	"strings"
@@ -246,4 +247,21 @@ func askFor(h *lab.Host, v intercept.VIP, wait time.Duration, mark int) (answer 
 
 func vip(addr string, port uint16, protocol intercept.Protocol) intercept.VIP {
 	return intercept.VIP{Addr: netip.MustParseAddr(addr), Port: port, Protocol: protocol}
+}
+
+// holdLock takes the lock that legacy programs share, which lies in the node's own /run.
+func holdLock(t *testing.T) (release func()) {
+	t.Helper()
+	lock, err := os.OpenFile("/run/xtables.lock", os.O_CREATE|os.O_RDWR, 0o600)
+	require.NoError(t, err)
+	require.NoError(t, unix.Flock(int(lock.Fd()), unix.LOCK_EX))
+	return func() { lock.Close() }
+}
+
+// waiters counts the processes blocked on a lock of this node: lines such as "1: -> FLOCK ADVISORY WRITE 42 ...".
+func waiters(t *testing.T) int {
+	t.Helper()
+	locks, err := os.ReadFile("/proc/locks")
+	require.NoError(t, err)
+	return strings.Count(string(locks), "-> FLOCK")
 }

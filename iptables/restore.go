@@ -166,13 +166,15 @@ func (f *family) writeWhole(ctx context.Context, want ruleset) error {
 // writeTables writes tables whole in one restore, and sees to the jumps into them.
 func (f *family) writeTables(ctx context.Context, tables []table) error {
 	input, careful, stale := "", "", 0
-	missing := map[string][]hook{}
+	missing, surplus := map[string][]hook{}, map[string][]jump{}
 	for _, t := range tables {
 		now, err := f.read(ctx, t.name)
 		if err != nil {
 			return err
 		}
-		if missing[t.name], err = f.unhook(t, now); err != nil {
+		var strays []jump
+		missing[t.name], strays, surplus[t.name] = sortJumps(t, now)
+		if err := f.unhook(t.name, strays); err != nil { // or the chains they lead to could not be deleted
 			return err
 		}
 		var gone []string
@@ -184,13 +186,16 @@ func (f *family) writeTables(ctx context.Context, tables []table) error {
 		slices.Sort(gone)
 		stale += len(gone)
 		input += restoreInput(t, gone)
+		for _, name := range gone {
+			t.chains = append(slices.Clip(t.chains), chain{name: name})
+		}
 		careful += restoreInput(t, nil)
 	}
 	if err := f.restore(ctx, input); err != nil {
 		if stale == 0 || !blamesInput(err) {
 			return err
 		}
-		// A chain that somebody else jumps to cannot be deleted. Nothing of ours leads there any more, so it can wait.
+		// A chain that somebody else jumps to cannot be deleted, only emptied.
 		if f.restore(ctx, careful) != nil {
 			return err
 		}
@@ -201,27 +206,40 @@ func (f *family) writeTables(ctx context.Context, tables []table) error {
 				return fmt.Errorf("hooking %s into %s %s: %w", h.to, f.name(), h.from, err)
 			}
 		}
+		// Only now, so that there is no moment without a jump.
+		if err := f.unhook(t.name, surplus[t.name]); err != nil {
+			return err
+		}
 	}
 	return nil
 }
 
-// unhook deletes jumps from built-in chains into ours that are not wanted there, or not twice, and returns those that
-// are wanted and missing.
-func (f *family) unhook(t table, now image) ([]hook, error) {
-	missing := t.hooks()
+// sortJumps compares the jumps of built-in chains into ours with those that t wants.
+func sortJumps(t table, now image) (missing []hook, strays, surplus []jump) {
+	missing = slices.Clone(t.hooks())
 	for _, j := range now.jumps {
-		if i := slices.Index(missing, j.hook); i >= 0 && j.plain() {
-			missing = slices.Delete(slices.Clone(missing), i, i+1)
-			continue
-		}
-		if !builtin(j.from) {
-			continue
-		}
-		if err := f.hooker.Delete(t.name, j.from, words(j.line)...); err != nil {
-			return nil, fmt.Errorf("deleting a jump from %s %s to %s: %w", f.name(), j.from, j.to, err)
+		wanted := slices.Contains(t.hooks(), j.hook)
+		i := slices.Index(missing, j.hook)
+		switch {
+		case !builtin(j.from):
+		case !wanted:
+			strays = append(strays, j)
+		case i < 0 || !slices.Equal(words(j.line), j.spec()):
+			surplus = append(surplus, j)
+		default:
+			missing = slices.Delete(missing, i, i+1)
 		}
 	}
-	return missing, nil
+	return missing, strays, surplus
+}
+
+func (f *family) unhook(table string, jumps []jump) error {
+	for _, j := range jumps {
+		if err := f.hooker.Delete(table, j.from, words(j.line)...); err != nil {
+			return fmt.Errorf("deleting a jump from %s %s to %s: %w", f.name(), j.from, j.to, err)
+		}
+	}
+	return nil
 }
 
 // restore runs iptables-restore once.

@@ -114,15 +114,6 @@ func words(rule string) []string {
 	return out
 }
 
-// plain reports whether j is a jump as we insert it: on no condition.
-func (j jump) plain() bool {
-	args := words(j.line)
-	if len(args) == 6 && args[0] == "-m" && args[1] == "comment" && args[2] == "--comment" {
-		args = args[4:]
-	}
-	return len(args) == 2 && args[0] == "-j"
-}
-
 // read returns what is ours in one table of the kernel.
 func (f *family) read(ctx context.Context, table string) (image, error) {
 	stdout, stderr, err := f.runner.run(ctx, "", f.tools.save, "-t", table)
@@ -157,16 +148,20 @@ func (f *family) inForce(ctx context.Context) (bool, error) {
 
 // holds reports whether img is t as just written, given the chains written and what was seen of the others before.
 func (img image) holds(t table, written map[string]bool, before image) bool {
-	if len(img.chains) != len(t.chains) {
-		return false
-	}
+	wanted := map[string]bool{}
 	for _, c := range t.chains {
+		wanted[c.name] = true
 		now, found := img.chains[c.name]
 		if !found || now.rules != len(c.rules) || !written[c.name] && now != before.chains[c.name] {
 			return false
 		}
 	}
-	return slices.EqualFunc(t.sortedHooks(), img.sortedHooks(), func(a, b hook) bool { return a == b })
+	for name, p := range img.chains {
+		if !wanted[name] && p.rules > 0 { // an empty one is stale and could not be deleted
+			return false
+		}
+	}
+	return slices.Equal(t.sortedHooks(), img.sortedHooks())
 }
 
 func (t table) sortedHooks() []hook { return slices.SortedFunc(slices.Values(t.hooks()), compareHooks) }
