@@ -37,6 +37,10 @@ func Listen(path string) (net.Listener, error) {
 	if !errors.Is(err, syscall.EADDRINUSE) {
 		return l, err
 	}
+	info, statErr := os.Lstat(path)
+	if statErr != nil || info.Mode().Type() != os.ModeSocket {
+		return nil, fmt.Errorf("admin socket %s: there is a file of that name that is no socket", path)
+	}
 	conn, dialErr := net.DialTimeout("unix", path, time.Second)
 	switch {
 	case dialErr == nil:
