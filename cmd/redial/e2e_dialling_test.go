@@ -1,0 +1,101 @@
+package main
+
+import (
+	"errors"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"redial/proxy/intercept/lab"
+)
+
+const clusterIP1 = "198.18.100.1"
+
+func TestNoConnectionFailsWhileOneBackendWorks(t *testing.T) {
+	t.Parallel()
+	lab.Run(t, func(t *testing.T, node *lab.Host) {
+		good := addBackend(t, node, "good", 1)
+		addBackend(t, node, "refusing", 2).refuse()
+		addBackend(t, node, "silent", 3).silence()
+		client := addHost(t, node, "client", 9)
+		r := startRedial(t, web("web", clusterIP1, ip4(1), ip4(2), ip4(3)))
+		r.awaitServed("web")
+
+		answers, failures := crowd(2000, 50, client, clusterIP1+":80")
+		assert.Empty(t, failures)
+		assert.Equal(t, map[string]int{"good": 2000}, answers)
+		assert.EqualValues(t, 2000, good.accepted.Load())
+
+		front := r.await("all connections accounted for", func(s *status) bool { return s.front("web").Stats.Active == 0 }).front("web")
+		assert.EqualValues(t, 2000, front.Stats.Connected)
+		assert.Zero(t, front.Stats.Failed+front.Stats.NoBackend+front.Stats.Abandoned)
+		// Two thirds of the turns go to backends that do not answer.
+		assert.InDelta(t, 2000*2/3, front.Stats.Retried, 200, "connections that needed another backend")
+	})
+}
+
+// A silent backend costs those that were sent to it, and nobody else. Patience is endless here, so that those stay for
+// the whole test: if dials queued behind each other, the others would stay too.
+func TestSilentBackendDelaysNobodyElse(t *testing.T) {
+	t.Parallel()
+	lab.Run(t, func(t *testing.T, node *lab.Host) {
+		addBackend(t, node, "good", 1)
+		addBackend(t, node, "silent", 2).silence()
+		client := addHost(t, node, "client", 9)
+		r := startRedial(t, web("web", clusterIP1, ip4(1), ip4(2)), "--dial-timeout=1h", "--dial-try-timeout=1h")
+		r.awaitServed("web")
+
+		const n = 100
+		var mu sync.Mutex
+		var calls []*call
+		var answered, running sync.WaitGroup
+		answered.Add(n / 2)
+		var failures []error
+		for range n {
+			running.Go(func() {
+				c, err := connect(client, clusterIP1+":80")
+				mu.Lock()
+				calls, failures = append(calls, c), append(failures, err)
+				mu.Unlock()
+				if err != nil {
+					return
+				}
+				// Without a deadline: those at the silent backend wait until the end of the test.
+				if line, err := c.lines.ReadString('\n'); err == nil && line == "good\n" {
+					answered.Done()
+				}
+			})
+		}
+		answered.Wait()
+		front := r.await("all connections accepted", func(s *status) bool { return s.front("web").Stats.Accepted == n }).front("web")
+		assert.EqualValues(t, n/2, front.Stats.Connected, "every turn of the good backend")
+		assert.EqualValues(t, n, front.Stats.Active)
+		for _, b := range front.Backends {
+			assert.EqualValues(t, n/2, b.Picked, "turns of %s", b.Address)
+		}
+		require.NoError(t, errors.Join(failures...))
+		for _, c := range calls {
+			c.Close()
+		}
+		running.Wait()
+	})
+}
+
+func TestClientIsResetWhenNoBackendAnswers(t *testing.T) {
+	t.Parallel()
+	lab.Run(t, func(t *testing.T, node *lab.Host) {
+		addBackend(t, node, "a", 1).refuse()
+		addBackend(t, node, "b", 2).refuse()
+		client := addHost(t, node, "client", 9)
+		r := startRedial(t, web("web", clusterIP1, ip4(1), ip4(2)))
+		r.awaitServed("web")
+
+		_, err := ask(client, clusterIP1+":80")
+		require.Error(t, err)
+		s := r.status().front("web").Stats
+		assert.EqualValues(t, 1, s.Failed)
+		assert.EqualValues(t, 1, s.Retries, "each backend is dialled once")
+	})
+}
