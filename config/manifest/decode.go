@@ -133,19 +133,19 @@ type header struct {
 	} `json:"metadata"`
 }
 
-// add adds an object or the items of a list. at is the path of raw within the document, "" or "items[1]."; implied is the
+// add adds an object or the items of a list. at is the path of raw within the document, "" or "items[1]"; implied is the
 // kind of the items of a typed list, which need not repeat it.
 func (c *content) add(document int, raw []byte, at string, implied header, depth int) {
 	var h header
 	if err := kjson.UnmarshalCaseSensitivePreserveInts(raw, &h); err != nil {
-		c.bad(document, key{}, at+describe(raw, &h, err))
+		c.bad(document, key{}, in(at, describe(raw, &h, err)))
 		return
 	}
 	if h.Kind == "" && h.APIVersion == "" {
 		h.Kind, h.APIVersion = implied.Kind, implied.APIVersion
 	}
 	if h.Kind == "" || h.APIVersion == "" {
-		c.bad(document, key{}, at+"apiVersion and kind are required: this is no Kubernetes object")
+		c.bad(document, key{}, in(at, "apiVersion and kind are required: this is no Kubernetes object"))
 		return
 	}
 	switch kind, list := strings.CutSuffix(h.Kind, "List"); {
@@ -155,8 +155,8 @@ func (c *content) add(document int, raw []byte, at string, implied header, depth
 		c.addObject(document, raw, at, h)
 	default:
 		if meant, ok := meantKind(h); ok {
-			c.bad(document, key{}, fmt.Sprintf("%sapiVersion %q, kind %q is not used: write apiVersion %q, kind %q",
-				at, h.APIVersion, h.Kind, apiVersions[meant], meant))
+			c.bad(document, key{}, in(at, fmt.Sprintf("apiVersion %q, kind %q is not used: write apiVersion %q, kind %q",
+				h.APIVersion, h.Kind, apiVersions[meant], meant)))
 			return
 		}
 		c.skipped = append(c.skipped, fmt.Sprintf("%s %s %q in document %d", h.APIVersion, h.Kind, h.Metadata.Name, document))
@@ -176,9 +176,17 @@ func meantKind(h header) (string, bool) {
 	return "", false
 }
 
+// in puts the path of a list's item before what is wrong with the item.
+func in(at, problem string) string {
+	if at == "" {
+		return problem
+	}
+	return at + ": " + problem
+}
+
 func (c *content) addList(document int, raw []byte, at string, implied header, depth int) {
 	if depth == maxNesting {
-		c.bad(document, key{}, at+"lists are nested too deeply: take the items out")
+		c.bad(document, key{}, in(at, "lists are nested too deeply: take the items out"))
 		return
 	}
 	var list struct {
@@ -187,11 +195,11 @@ func (c *content) addList(document int, raw []byte, at string, implied header, d
 		Items           []json.RawMessage `json:"items"`
 	}
 	if problem := unmarshal(raw, &list); problem != "" {
-		c.bad(document, key{}, at+problem)
+		c.bad(document, key{}, in(at, problem))
 		// Unknown fields of the list itself say nothing about its items.
 	}
 	for i, item := range list.Items {
-		c.add(document, item, at+"items["+strconv.Itoa(i)+"].", implied, depth+1)
+		c.add(document, item, strings.TrimPrefix(at+".items["+strconv.Itoa(i)+"]", "."), implied, depth+1)
 	}
 }
 
@@ -201,7 +209,7 @@ func (c *content) addObject(document int, raw []byte, at string, h header) {
 		k.namespace = metav1.NamespaceDefault
 	}
 	if problem := checkName(k); problem != "" {
-		c.bad(document, key{}, at+problem)
+		c.bad(document, key{}, in(at, problem))
 		return
 	}
 	var object metav1.Object
@@ -219,7 +227,7 @@ func (c *content) addObject(document int, raw []byte, at string, h header) {
 		problem = "metadata.labels lacks " + discoveryv1.LabelServiceName + ": the slice belongs to no Service"
 	}
 	if problem != "" {
-		c.bad(document, k, at+problem)
+		c.bad(document, k, in(at, problem))
 		return
 	}
 	c.entries = append(c.entries, entry{key: k, document: document, hash: maphash.Bytes(seed, raw), object: object})

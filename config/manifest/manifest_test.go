@@ -40,13 +40,16 @@ func follow(t *testing.T, files ...string) *bed {
 	return b
 }
 
-func (b *bed) start() {
+func (b *bed) start(change ...func(*Source)) {
 	b.t.Helper()
 	b.tracker = config.NewTracker()
 	log, hook := test.NewNullLogger()
 	log.SetOutput(io.Discard)
 	b.logs = hook
 	b.source = New(b.dir, b.tracker, logrus.NewEntry(log))
+	for _, c := range change {
+		c(b.source)
+	}
 	ctx, cancel := context.WithCancel(b.t.Context())
 	done := make(chan error, 1)
 	go func() { done <- b.source.Run(ctx) }()
@@ -54,7 +57,7 @@ func (b *bed) start() {
 		cancel()
 		require.NoError(b.t, <-done)
 	}
-	b.t.Cleanup(func() { cancel(); <-time.After(0) })
+	b.t.Cleanup(cancel)
 	select {
 	case <-b.tracker.Changed():
 	case err := <-done:

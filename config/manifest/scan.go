@@ -3,6 +3,7 @@ package manifest
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"hash/maphash"
 	"io"
@@ -52,6 +53,7 @@ type origin struct {
 // read, so that only one file's objects are in memory. Everything is set before anything is deleted: what moves
 // between files or slices is never missing.
 func (s *Source) scan(ctx context.Context, w *watch, first bool) (again bool, err error) {
+	defer s.looks.Add(1)
 	began := time.Now()
 	t, err := walk(s.dir, w.visit)
 	s.walked = time.Since(began)
@@ -77,8 +79,8 @@ func (s *Source) scan(ctx context.Context, w *watch, first bool) (again bool, er
 	}
 	for dir, err := range t.unreadable {
 		_, hides := p.dirs[dir]
-		// A dangling symlink that never led anywhere is nobody's manifest.
-		if hides || !isNotExist(err) {
+		// A symlink that leads nowhere, and never led to a manifest, is none of ours.
+		if hides || !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, syscall.ELOOP) {
 			p.problems = append(p.problems, Problem{File: dir, Message: err.Error(), Retained: hides})
 		}
 	}

@@ -5,8 +5,10 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
+	"github.com/fsnotify/fsnotify"
 	"github.com/sirupsen/logrus"
 
 	"redial/config"
@@ -31,6 +33,10 @@ type Source struct {
 	dir     string
 	tracker *config.Tracker
 	log     *logrus.Entry
+	// newWatcher is fsnotify.NewWatcher, except in tests of a system that has run out of them.
+	newWatcher func() (*fsnotify.Watcher, error)
+	// looks counts the scans.
+	looks atomic.Uint64
 
 	// What follows belongs to the goroutine of Run.
 
@@ -46,11 +52,12 @@ type Source struct {
 // New returns the source for a directory. It starts nothing and reads nothing.
 func New(dir string, t *config.Tracker, log *logrus.Entry) *Source {
 	return &Source{
-		dir:     dir,
-		tracker: t,
-		log:     log.WithField("dir", dir),
-		files:   map[string]*file{},
-		applied: map[key]origin{},
+		dir:        dir,
+		tracker:    t,
+		log:        log.WithField("dir", dir),
+		newWatcher: fsnotify.NewWatcher,
+		files:      map[string]*file{},
+		applied:    map[key]origin{},
 	}
 }
 
@@ -75,7 +82,7 @@ const (
 // be called once. It returns an error only if the directory cannot be read to begin with; a directory that goes away later
 // leaves everything as it was until it is back.
 func (s *Source) Run(ctx context.Context) error {
-	w := newWatch(s.log)
+	w := newWatch(s.log, s.newWatcher)
 	defer w.close()
 
 	began := time.Now()

@@ -19,10 +19,10 @@ type watch struct {
 	warned  bool
 }
 
-func newWatch(log *logrus.Entry) *watch {
+func newWatch(log *logrus.Entry, newWatcher func() (*fsnotify.Watcher, error)) *watch {
 	w := &watch{log: log, dirs: map[string]inode{}}
 	var err error
-	if w.watcher, err = fsnotify.NewWatcher(); err != nil {
+	if w.watcher, err = newWatcher(); err != nil {
 		w.watcher = nil
 		w.warn(err)
 	}
@@ -93,5 +93,3 @@ func matters(e fsnotify.Event) bool {
 	name := filepath.Base(e.Name)
 	return e.Op != fsnotify.Write || isManifest(name) || strings.HasPrefix(name, ".")
 }
-
-func isNotExist(err error) bool { return errors.Is(err, fs.ErrNotExist) }
