@@ -47,7 +47,7 @@ func runRedial(args ...string) (string, error) {
 	return string(out), err
 }
 
-// patience is what a test grants a fact to come true. Only a failing test waits so long.
+// testPatience is what a test grants a fact to come true. Only a failing test waits so long.
 const testPatience = 20 * time.Second
 
 // instance is a redial process that serves a directory of manifests.
@@ -99,7 +99,7 @@ func (r *instance) start() {
 	r.t.Cleanup(func() {
 		r.kill()
 		if r.t.Failed() {
-			r.t.Logf("log of redial:\n%s", r.log)
+			r.t.Logf("log of redial:\n%s", r.log.tail())
 		}
 		if strings.Contains(r.log.String(), "DATA RACE") {
 			r.t.Errorf("redial has a data race:\n%s", r.log)
@@ -160,7 +160,7 @@ func (r *instance) await(what string, fulfilled func(*status) bool) *status {
 		err = admin.Get(context.Background(), r.socket, &last)
 		return err == nil && fulfilled(&last)
 	}) {
-		require.FailNow(r.t, "not in time: "+what, "%+v\n%v\n%s", last.Services, err, r.log)
+		require.FailNow(r.t, "not in time: "+what, "%v", err)
 	}
 	return &last
 }
@@ -282,6 +282,12 @@ func (b *logBuffer) String() string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.buf.String()
+}
+
+// tail is the end of what was logged: enough to see what went wrong last.
+func (b *logBuffer) tail() string {
+	lines := strings.SplitAfter(b.String(), "\n")
+	return strings.Join(lines[max(0, len(lines)-60):], "")
 }
 
 // manifests joins documents.
