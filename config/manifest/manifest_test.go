@@ -31,18 +31,25 @@ type bed struct {
 // follow starts a Source on a directory with the files given as path, content, path, content.
 func follow(t *testing.T, files ...string) *bed {
 	t.Helper()
-	b := &bed{t: t, dir: filepath.Join(t.TempDir(), "manifests"), state: map[string]*config.Service{}}
+	b := &bed{t: t, dir: filepath.Join(t.TempDir(), "manifests")}
 	require.NoError(t, os.Mkdir(b.dir, 0o755))
 	for i := 0; i < len(files); i += 2 {
 		b.write(files[i], files[i+1])
 	}
+	return followDir(t, b.dir)
+}
+
+// followDir starts a Source on a directory.
+func followDir(t *testing.T, dir string) *bed {
+	t.Helper()
+	b := &bed{t: t, dir: dir}
 	b.start()
 	return b
 }
 
 func (b *bed) start(change ...func(*Source)) {
 	b.t.Helper()
-	b.tracker = config.NewTracker()
+	b.tracker, b.state = config.NewTracker(), map[string]*config.Service{}
 	log, hook := test.NewNullLogger()
 	log.SetOutput(io.Discard)
 	b.logs = hook
@@ -62,7 +69,7 @@ func (b *bed) start(change ...func(*Source)) {
 	case <-b.tracker.Changed():
 	case err := <-done:
 		b.t.Fatalf("Run ended: %v", err)
-	case <-time.After(20 * time.Second):
+	case <-time.After(time.Minute):
 		b.t.Fatal("nothing was delivered")
 	}
 	b.take()
