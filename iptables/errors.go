@@ -80,9 +80,10 @@ func newToolError(action, stderr string, err error) error {
 		e.fault = faultPermission
 		e.advice = "run as root or with CAP_NET_ADMIN and CAP_NET_RAW, or with --interception=none"
 	case says("Table does not exist", "can't initialize", "Could not fetch rule set generation id", "Protocol not supported",
-		"Failed to initialize nft"):
+		"Failed to initialize nft", "unable to initialize table"):
 		e.fault = faultMissingTable
-		e.advice = "the kernel lacks this table or its module is not loaded; try another --iptables-mode, or --interception=none"
+		e.advice = "the kernel lacks this table, or its module is not loaded, or this needs root: try root, another " +
+			"--iptables-mode, or --interception=none"
 	case says("missing kernel module", "Couldn't load match", "Couldn't load target", "No chain/target/match by that name"):
 		e.advice = "a match or target may be missing from the kernel or from the iptables installation"
 	}

@@ -82,6 +82,7 @@ func TestGolden(t *testing.T) {
 }
 
 func TestCleanupLooksInBothModes(t *testing.T) {
+	t.Parallel()
 	lab.Run(t, func(t *testing.T, node *lab.Host) {
 		var before []string
 		for _, mode := range modes {
@@ -104,6 +105,7 @@ func TestCleanupLooksInBothModes(t *testing.T) {
 }
 
 func TestCleanupCreatesNoLegacyTables(t *testing.T) {
+	t.Parallel()
 	lab.Run(t, func(t *testing.T, _ *lab.Host) {
 		cfg := testConfig(ModeAuto)
 		r := start(t, cfg)

@@ -119,7 +119,7 @@ func (r *Rules) Commit(ctx context.Context, bindings []intercept.Binding) error 
 			errs = append(errs, refuseAll(valid[f.v6], f.broken)...)
 			continue
 		}
-		target, err := r.target(f.v6)
+		target, err := r.target(f)
 		if err != nil {
 			errs, whole = append(errs, err), false
 			continue
@@ -184,16 +184,16 @@ func refuseAll(bindings []intercept.Binding, err error) []error {
 	return errs
 }
 
-// target decides what rules of a family translate to.
-func (r *Rules) target(v6 bool) (netip.Addr, error) {
+// target decides what rules of f translate to.
+func (r *Rules) target(f *family) (netip.Addr, error) {
 	if r.cfg.Target == TargetRedirect {
 		return netip.Addr{}, nil
 	}
-	n, err := r.network(v6)
+	n, err := r.network(f.v6)
 	if err != nil {
 		return netip.Addr{}, fmt.Errorf("choosing between REDIRECT and DNAT: %w", err)
 	}
-	return r.cfg.Target.translateTo(n), nil
+	return r.cfg.Target.translateTo(n, f.target), nil
 }
 
 func describe(target netip.Addr) string {
@@ -209,7 +209,7 @@ func (r *Rules) Verify(ctx context.Context) (bool, error) {
 		if f.broken != nil {
 			continue
 		}
-		target, err := r.target(f.v6)
+		target, err := r.target(f)
 		if err != nil {
 			return false, err
 		}

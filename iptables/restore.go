@@ -69,8 +69,10 @@ func (f *family) put(ctx context.Context, want ruleset) error {
 				return err
 			}
 			f.repairing()
-		} else if f.sameTables(want) && f.writeChanges(ctx, want, changed, gone) {
-			return nil
+		} else if f.sameTables(want) {
+			if done, err := f.writeChanges(ctx, want, changed, gone); done || err != nil {
+				return err
+			}
 		}
 	}
 	f.applied = nil
@@ -95,9 +97,10 @@ func (f *family) sameTables(want ruleset) bool {
 	return len(f.applied.filter.chains) == len(want.filter.chains)
 }
 
-// writeChanges writes only the chains that differ from what is applied, and reports whether that did it. If it did
-// not, whoever is to blame, a full write follows.
-func (f *family) writeChanges(ctx context.Context, want ruleset, changed, gone map[string][]string) bool {
+// writeChanges writes only the chains that differ from what is applied, and reports whether that did it. If it did not,
+// a rule may be bad or others may have removed what it builds upon: a full write tells. An error means that now is not
+// the time for that either.
+func (f *family) writeChanges(ctx context.Context, want ruleset, changed, gone map[string][]string) (bool, error) {
 	input, written := "", map[string]bool{}
 	for _, t := range want.tables() {
 		part := table{name: t.name}
@@ -109,24 +112,28 @@ func (f *family) writeChanges(ctx context.Context, want ruleset, changed, gone m
 		}
 		input += restoreInput(part, gone[t.name])
 	}
-	if err := f.restore(ctx, input); err != nil {
-		f.log.WithError(err).WithField("family", f.name()).Debug("writing changes was refused; writing all rules")
-		return false
-	}
 	before := f.seen
+	f.applied = nil
+	if err := f.restore(ctx, input); err != nil {
+		if !blamesInput(err) {
+			return false, err
+		}
+		f.log.WithError(err).WithField("family", f.name()).Debug("writing changes was refused; writing all rules")
+		return false, nil
+	}
 	generation, known := f.generation()
 	now, err := f.readAll(ctx, want)
 	if err != nil {
-		return false
+		return false, err
 	}
 	for _, t := range want.tables() {
 		if !now[t.name].holds(t, written, before[t.name]) {
 			f.repairing()
-			return false
+			return false, nil
 		}
 	}
 	f.settle(want, now, moment{generation, known})
-	return true
+	return true, nil
 }
 
 // writeWhole writes everything, whatever is there: chains of an earlier process, duplicate jumps, other people's edits.
@@ -214,36 +221,11 @@ func (f *family) writeTables(ctx context.Context, tables []table) error {
 	return nil
 }
 
-// sortJumps compares the jumps of built-in chains into ours with those that t wants.
-func sortJumps(t table, now image) (missing []hook, strays, surplus []jump) {
-	missing = slices.Clone(t.hooks())
-	for _, j := range now.jumps {
-		wanted := slices.Contains(t.hooks(), j.hook)
-		i := slices.Index(missing, j.hook)
-		switch {
-		case !builtin(j.from):
-		case !wanted:
-			strays = append(strays, j)
-		case i < 0 || !slices.Equal(words(j.line), j.spec()):
-			surplus = append(surplus, j)
-		default:
-			missing = slices.Delete(missing, i, i+1)
-		}
-	}
-	return missing, strays, surplus
-}
-
-func (f *family) unhook(table string, jumps []jump) error {
-	for _, j := range jumps {
-		if err := f.hooker.Delete(table, j.from, words(j.line)...); err != nil {
-			return fmt.Errorf("deleting a jump from %s %s to %s: %w", f.name(), j.from, j.to, err)
-		}
-	}
-	return nil
-}
-
-// restore runs iptables-restore once.
+// restore runs iptables-restore once, or not at all if there is nothing to write.
 func (f *family) restore(ctx context.Context, input string) error {
+	if input == "" {
+		return nil
+	}
 	args := []string{"--noflush"}
 	if f.tools.waits {
 		args = append(args, "-w", strconv.Itoa(max(1, int(f.wait.Seconds()))))

@@ -75,7 +75,7 @@ func TestChangesAddUp(t *testing.T) {
 					return ""
 				}
 				random := rand.New(rand.NewPCG(1, 2))
-				pool := append(randomBindings(random, 150, false), randomBindings(random, 150, true)...)
+				pool := append(randomBindings(random, 80, false), randomBindings(random, 80, true)...)
 				var now []intercept.Binding
 				for range c.changes {
 					now = now[:0]
@@ -184,6 +184,7 @@ func TestRefusedRulesDoNotHoldUpOthers(t *testing.T) {
 }
 
 func TestRefusalOfEverythingBlamesNoBinding(t *testing.T) {
+	t.Parallel()
 	lab.Run(t, func(t *testing.T, node *lab.Host) {
 		s := newSpy()
 		r := startWith(t, testConfig(ModeNFT), s)
@@ -244,6 +245,7 @@ func TestServicesWorkWithoutFilterRules(t *testing.T) {
 }
 
 func TestFamilyWithoutNatTable(t *testing.T) {
+	t.Parallel()
 	lab.Run(t, func(t *testing.T, node *lab.Host) {
 		serve(t, 20000)
 		s := newSpy()

@@ -22,30 +22,10 @@ const (
 	scratchChain    = prefix + "SCRATCH"
 )
 
-// hook is a jump from a built-in chain to one of ours.
-type hook struct{ from, to string }
-
 // table is one table of a family and what we want in it. Without chains there are no hooks either.
 type table struct {
 	name   string
 	chains []chain
-}
-
-// hooks returns the jumps that lead into t.
-func (t table) hooks() []hook {
-	switch {
-	case len(t.chains) == 0:
-		return nil
-	case t.name == "filter":
-		return []hook{{"INPUT", inputChain}}
-	default:
-		return []hook{{"PREROUTING", preroutingChain}, {"OUTPUT", outputChain}}
-	}
-}
-
-// spec is the jump as arguments of iptables.
-func (h hook) spec() []string {
-	return []string{"-m", "comment", "--comment", "redial: steer Service traffic to the proxy", "-j", h.to}
 }
 
 // ruleset is all we want in one family.

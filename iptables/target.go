@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -18,8 +19,9 @@ type Target string
 
 // Targets.
 const (
-	// TargetAuto is DNAT while an interface that is up (loopback and bridge ports aside) has no address of the family,
-	// else REDIRECT. It is decided anew by each Commit, for each family. The zero value means the same.
+	// TargetAuto is DNAT once an interface that is up (loopback and bridge ports aside) has no address of the family,
+	// until then REDIRECT. It is decided for each family by each Commit, and stays DNAT while the node keeps the address,
+	// since interfaces of pods come and go. The zero value means the same.
 	TargetAuto Target = "auto"
 	// TargetRedirect is always REDIRECT.
 	TargetRedirect Target = "redirect"
@@ -42,10 +44,14 @@ type network struct {
 	uplink   int // index of the device of the default route; 0: none
 }
 
-// translateTo returns the address that rules of a family must translate to. The zero value means REDIRECT.
-func (t Target) translateTo(n network) netip.Addr {
+// translateTo returns the address that rules of a family must translate to, given the one that they translate to now.
+// The zero value means REDIRECT.
+func (t Target) translateTo(n network, now netip.Addr) netip.Addr {
 	if t == TargetRedirect {
 		return netip.Addr{}
+	}
+	if n.has(now) {
+		return now
 	}
 	bare := false
 	var uplink, first netip.Addr
@@ -72,6 +78,12 @@ func (t Target) translateTo(n network) netip.Addr {
 		return n.loopback[0]
 	}
 	return netip.Addr{}
+}
+
+// has reports whether the node can be reached at a.
+func (n network) has(a netip.Addr) bool {
+	return slices.Contains(n.loopback, a) ||
+		slices.ContainsFunc(n.devices, func(d device) bool { return slices.Contains(d.addrs, a) })
 }
 
 // readNetwork reads the node's interfaces.

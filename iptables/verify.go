@@ -163,27 +163,3 @@ func (img image) holds(t table, written map[string]bool, before image) bool {
 	}
 	return slices.Equal(t.sortedHooks(), img.sortedHooks())
 }
-
-func (t table) sortedHooks() []hook { return slices.SortedFunc(slices.Values(t.hooks()), compareHooks) }
-
-func (img image) sortedHooks() []hook {
-	var hooks []hook
-	for _, j := range img.jumps {
-		if builtin(j.from) {
-			hooks = append(hooks, j.hook)
-		}
-	}
-	slices.SortFunc(hooks, compareHooks)
-	return hooks
-}
-
-func compareHooks(a, b hook) int { return strings.Compare(a.from+" "+a.to, b.from+" "+b.to) }
-
-// builtin reports whether a chain of nat or filter is one of the kernel's.
-func builtin(name string) bool {
-	switch name {
-	case "PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING":
-		return true
-	}
-	return false
-}

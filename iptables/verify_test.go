@@ -148,6 +148,7 @@ func TestForeignReferenceToStaleChain(t *testing.T) {
 }
 
 func TestRouteLocalnetIsNotTouched(t *testing.T) {
+	t.Parallel()
 	lab.Run(t, func(t *testing.T, _ *lab.Host) {
 		r := start(t, testConfig(ModeNFT))
 		require.NoError(t, r.Commit(t.Context(), everyKind()))
