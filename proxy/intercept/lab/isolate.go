@@ -82,7 +82,8 @@ func rerun(name string, benchmark bool) ([]byte, error) {
 		args = append(args, "-test.run="+pattern(name))
 	}
 	cmd := exec.CommandContext(ctx, self, args...)
-	cmd.Env = append(os.Environ(), insideEnv+"="+name)
+	// The race detector lets a process linger for a second at its end, which would be most of a test's time here.
+	cmd.Env = append(os.Environ(), insideEnv+"="+name, "GORACE=atexit_sleep_ms=10 "+os.Getenv("GORACE"))
 	Isolate(cmd)
 	return cmd.CombinedOutput()
 }
