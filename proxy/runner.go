@@ -42,7 +42,10 @@ func (r *runner) loop(ctx context.Context) {
 		start := time.Now()
 		err := r.run(ctx, asked)
 		took := time.Since(start)
-		next := max(r.period, time.Duration(r.share)*took)
+		next := r.period
+		if !asked {
+			next = max(next, time.Duration(r.share)*took)
+		}
 		asked = false
 		if err != nil {
 			next = min(r.retry<<min(failures, 16), r.retryMax)

@@ -33,6 +33,9 @@ func (p *Proxier) step(ctx context.Context, asked bool) error {
 		p.mu.Lock()
 		p.sync.Repairs++
 		p.mu.Unlock()
+		// As a run of its own: what repairing costs must not put off the next look.
+		p.runner.ask()
+		return nil
 	}
 	start := time.Now()
 	err := p.reconcile(ctx)
