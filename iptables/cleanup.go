@@ -39,28 +39,20 @@ func (r *Rules) tidy(ctx context.Context) error {
 // clear removes all of ours from f's tables, with the jumps from whatever chain into them, and returns the number of chains
 // found.
 func (f *family) clear(ctx context.Context) (int, error) {
-	found := 0
-	for _, name := range f.tables() {
-		if !slices.Contains(ourTables, name) {
-			continue
-		}
-		now, err := f.read(ctx, name)
-		if blamesTable(err) {
-			continue // no table, nothing of ours in it
-		}
-		if err != nil {
-			return found, err
-		}
-		if err := f.unhook(name, now.jumps); err != nil {
-			return found, err
-		}
-		if len(now.chains) == 0 {
-			continue
-		}
-		found += len(now.chains)
-		if err := f.restore(ctx, restoreInput(table{name: name}, slices.Sorted(maps.Keys(now.chains)))); err != nil {
-			return found, err
-		}
+	if !f.exists() {
+		return 0, nil
 	}
-	return found, nil
+	now, err := f.read(ctx)
+	if err != nil {
+		return 0, err
+	}
+	found, input := 0, ""
+	for _, name := range ourTables {
+		if err := f.unhook(name, now[name].jumps); err != nil {
+			return 0, err
+		}
+		found += len(now[name].chains)
+		input += restoreInput(table{name: name}, slices.Sorted(maps.Keys(now[name].chains)))
+	}
+	return found, f.restore(ctx, input)
 }

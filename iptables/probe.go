@@ -135,10 +135,7 @@ func (r *Rules) choose(ctx context.Context, h host) error {
 				absent[mode][v6] = err
 				continue
 			}
-			f.tables = func() []string { return ourTables }
-			if mode == ModeLegacy {
-				f.tables = func() []string { return h.legacyTables(v6) }
-			}
+			f.exists = func() bool { return mode == ModeNFT || len(h.legacyTables(v6)) > 0 }
 			byMode[mode] = append(byMode[mode], f)
 		}
 	}
@@ -229,8 +226,8 @@ func censusOf(ctx context.Context, families []*family) census {
 	var c census
 	for _, f := range families {
 		c.programs = true
-		if f.tools.mode == ModeLegacy && len(f.tables()) == 0 {
-			continue // reading would load the module and create the tables
+		if !f.exists() {
+			continue
 		}
 		stdout, _, err := f.runner.run(ctx, "", f.tools.save)
 		if err != nil {

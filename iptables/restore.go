@@ -25,8 +25,8 @@ type family struct {
 	now        func() time.Time
 	log        *logrus.Entry
 
-	// tables lists the tables that exist, as far as that can be told without creating any.
-	tables func() []string
+	// exists reports whether there may be tables to read; asking creates none.
+	exists func() bool
 	broken error // why its nat table cannot be used; nil: it can
 
 	// applied is what the kernel is known to hold; nil: nothing is known and the next write must be a full one.
@@ -122,7 +122,7 @@ func (f *family) writeChanges(ctx context.Context, want ruleset, changed, gone m
 		return false, nil
 	}
 	generation, known := f.generation()
-	now, err := f.readAll(ctx, want)
+	now, err := f.read(ctx)
 	if err != nil {
 		return false, err
 	}
@@ -153,7 +153,7 @@ func (f *family) writeWhole(ctx context.Context, want ruleset) error {
 	}
 
 	generation, known := f.generation()
-	now, err := f.readAll(ctx, want)
+	now, err := f.read(ctx)
 	if err != nil {
 		return err
 	}
@@ -174,11 +174,12 @@ func (f *family) writeWhole(ctx context.Context, want ruleset) error {
 func (f *family) writeTables(ctx context.Context, tables []table) error {
 	input, careful, stale := "", "", 0
 	missing, surplus := map[string][]hook{}, map[string][]jump{}
+	now, err := f.read(ctx)
+	if err != nil {
+		return err
+	}
 	for _, t := range tables {
-		now, err := f.read(ctx, t.name)
-		if err != nil {
-			return err
-		}
+		now := now[t.name]
 		var strays []jump
 		missing[t.name], strays, surplus[t.name] = sortJumps(t, now)
 		if err := f.unhook(t.name, strays); err != nil { // or the chains they lead to could not be deleted
@@ -237,22 +238,6 @@ func (f *family) restore(ctx context.Context, input string) error {
 		return newToolError("writing "+f.name()+" rules with "+f.tools.restore, stderr, err)
 	}
 	return nil
-}
-
-// readAll reads the tables that r has a say in.
-func (f *family) readAll(ctx context.Context, r ruleset) (map[string]image, error) {
-	images := map[string]image{}
-	for _, t := range r.tables() {
-		if len(t.chains) == 0 {
-			continue
-		}
-		img, err := f.read(ctx, t.name)
-		if err != nil {
-			return nil, err
-		}
-		images[t.name] = img
-	}
-	return images, nil
 }
 
 func (f *family) settle(r ruleset, seen map[string]image, at moment) {

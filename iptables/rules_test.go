@@ -274,8 +274,10 @@ func TestWords(t *testing.T) {
 	}
 }
 
-func TestReadImageIgnoresOthers(t *testing.T) {
-	img := readImage([]byte(`*nat
+func TestReadImagesIgnoresOthers(t *testing.T) {
+	img := readImages([]byte(`*mangle
+:REDIAL-X - [0:0]
+*nat
 :PREROUTING ACCEPT [1:2]
 :REDIAL-PREROUTING - [0:0]
 :OTHER - [0:0]
@@ -285,7 +287,10 @@ func TestReadImageIgnoresOthers(t *testing.T) {
 -A OTHER -g REDIAL-PREROUTING
 -A REDIAL-PREROUTING -j RETURN
 COMMIT
-`))
+*filter
+:INPUT ACCEPT [0:0]
+COMMIT
+`))["nat"]
 	assert.Equal(t, 1, img.chains["REDIAL-PREROUTING"].rules)
 	assert.Len(t, img.chains, 1)
 	assert.Equal(t, []jump{

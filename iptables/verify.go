@@ -33,14 +33,34 @@ func (a image) equal(b image) bool {
 // seed makes prints comparable within this process.
 var seed = maphash.MakeSeed()
 
-// readImage picks what is ours from the output of iptables-save. It relies on ":CHAIN" and "-A CHAIN" beginning a line
-// and on "-j" naming the target; what stands between is only fingerprinted.
-func readImage(save []byte) image {
-	img := image{chains: map[string]print{}}
-	hashes := map[string]*maphash.Hash{}
+// readImages picks what is ours from the output of iptables-save, by table. It relies on "*table", ":CHAIN" and "-A CHAIN"
+// beginning a line and on "-j" naming the target; what stands between is only fingerprinted.
+func readImages(save []byte) map[string]image {
+	images := map[string]image{}
+	for _, name := range ourTables {
+		images[name] = image{chains: map[string]print{}}
+	}
+	table, img, hashes := "", image{}, map[string]*maphash.Hash{}
+	finish := func() {
+		for name, h := range hashes {
+			p := img.chains[name]
+			p.sum = h.Sum64()
+			img.chains[name] = p
+		}
+		if table != "" {
+			images[table] = img
+		}
+		table, hashes = "", map[string]*maphash.Hash{}
+	}
 	for line := range strings.Lines(string(save)) {
 		line = strings.TrimSuffix(line, "\n")
 		switch {
+		case strings.HasPrefix(line, "*"):
+			finish()
+			if name := line[1:]; slices.Contains(ourTables, name) {
+				table, img = name, images[name]
+			}
+		case table == "":
 		case strings.HasPrefix(line, ":"+prefix):
 			name, _, _ := strings.Cut(line[1:], " ")
 			img.chains[name] = print{} // declarations come before rules
@@ -64,12 +84,8 @@ func readImage(save []byte) image {
 			}
 		}
 	}
-	for name, h := range hashes {
-		p := img.chains[name]
-		p.sum = h.Sum64()
-		img.chains[name] = p
-	}
-	return img
+	finish()
+	return images
 }
 
 // targetOf returns the operand of -j or -g.
@@ -114,13 +130,14 @@ func words(rule string) []string {
 	return out
 }
 
-// read returns what is ours in one table of the kernel.
-func (f *family) read(ctx context.Context, table string) (image, error) {
-	stdout, stderr, err := f.runner.run(ctx, "", f.tools.save, "-t", table)
+// read returns what is ours in the kernel, by table. It lists all tables at once, because listing one takes iptables-nft
+// as long, and because that way no legacy table comes into being by being listed.
+func (f *family) read(ctx context.Context) (map[string]image, error) {
+	stdout, stderr, err := f.runner.run(ctx, "", f.tools.save)
 	if err != nil {
-		return image{}, newToolError("reading the "+f.name()+" "+table+" table with "+f.tools.save, stderr, err)
+		return nil, newToolError("reading "+f.name()+" rules with "+f.tools.save, stderr, err)
 	}
-	return readImage(stdout), nil
+	return readImages(stdout), nil
 }
 
 // inForce reports whether the kernel still holds what was seen after the last write.
@@ -133,12 +150,12 @@ func (f *family) inForce(ctx context.Context) (bool, error) {
 	if known && f.writtenAt.known && generation == f.writtenAt.generation {
 		return true, nil
 	}
-	for name, seen := range f.seen {
-		now, err := f.read(ctx, name)
-		if err != nil {
-			return false, err
-		}
-		if !now.equal(seen) {
+	now, err := f.read(ctx)
+	if err != nil {
+		return false, err
+	}
+	for _, name := range ourTables {
+		if !now[name].equal(f.seen[name]) {
 			return false, nil
 		}
 	}
