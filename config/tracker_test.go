@@ -230,6 +230,22 @@ func TestChangesAreNarrow(t *testing.T) {
 	require.True(t, first.Ports[0].SameFrontend(got[web].Ports[0]))
 }
 
+// What was handed out does not change when the same Service is put together again with other endpoints.
+func TestValuesAreImmutable(t *testing.T) {
+	tr := delivered()
+	tr.SetService(newService(func(s *v1.Service) { s.Spec.ExternalIPs = []string{"a", "b", "c"} }))
+	tr.SetSlice(newSlice("web-1", "x"))
+	first := tr.Take()[web]
+	require.Len(t, first.Problems, 4)
+	last := first.Problems[3]
+	require.Contains(t, last.Message, `"x"`)
+	tr.SetSlice(newSlice("web-1", "y"))
+	second := tr.Take()[web]
+	require.NotNil(t, second, "another problem is a change")
+	require.Contains(t, second.Problems[3].Message, `"y"`)
+	require.Equal(t, last, first.Problems[3])
+}
+
 // Every field of a Service counts when two are compared: a forgotten one would be a change that never arrives.
 func TestEqualComparesEveryField(t *testing.T) {
 	full := func() *Service {

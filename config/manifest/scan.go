@@ -5,39 +5,27 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"hash/maphash"
-	"io"
 	"io/fs"
 	"maps"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
 	"time"
 
+	"github.com/sirupsen/logrus"
 	v1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 
 	"redial/config"
 )
 
-// maxFile bounds what is read into memory at once.
-const maxFile = 64 << 20
-
 // file is what is known about one manifest.
 type file struct {
-	stamp stamp
-	// young: the file was written so shortly before it was read that a later write could have left the stamp the same, as
-	// time stamps are as coarse as the file system likes. It is read once more by the next scan.
-	young bool
-	// sum of the bytes that content was made of; 0 before the first.
-	sum uint64
+	// loaded is what was read last; its err is set while the file cannot be read, and the rest is then what it was before.
+	loaded
 	// deferred counts the scans that found the file being written.
 	deferred int
-	// err is set while the file cannot be read; the rest is then what it was before.
-	err error
-	content
 }
 
 // origin is where the version of an object that is in force came from.
@@ -49,9 +37,9 @@ type origin struct {
 // scan brings the Tracker up to what the directory says. again asks for another scan soon, because a file was being
 // written. The error is about the directory itself, and then nothing was changed.
 //
-// Files are read one after the other in the order in which they win, and each object is handed on before the next file is
-// read, so that only one file's objects are in memory. Everything is set before anything is deleted: what moves
-// between files or slices is never missing.
+// Files are gone through in the order in which they win, and the objects of each are handed on before the next, so that
+// only a few files' objects are in memory. Everything is set before anything is deleted: what moves between files or slices
+// is never missing.
 func (s *Source) scan(ctx context.Context, w *watch, first bool) (again bool, err error) {
 	defer s.looks.Add(1)
 	began := time.Now()
@@ -84,15 +72,31 @@ func (s *Source) scan(ctx context.Context, w *watch, first bool) (again bool, er
 			p.problems = append(p.problems, Problem{File: dir, Message: err.Error(), Retained: hides})
 		}
 	}
-	for _, path := range slices.Sorted(maps.Keys(s.files)) {
+	paths := slices.Sorted(maps.Keys(s.files))
+	var due []string
+	var known []uint64
+	for _, path := range paths {
+		if found, ok := t.files[path]; ok && found.err == nil {
+			switch s.files[path].state(found.info, first) {
+			case changed:
+				due, known = append(due, path), append(known, s.files[path].sum)
+			case unfinished:
+				again = true
+			}
+		}
+	}
+	loads := loadAhead(ctx, due, known)
+	defer loads.stop()
+	for _, path := range paths {
+		f := s.files[path]
+		if l, ok := loads.take(path); ok {
+			s.adopt(path, f, l)
+		}
 		if ctx.Err() != nil {
 			return false, nil
 		}
-		f := s.files[path]
-		if found, ok := t.files[path]; ok && found.err == nil {
-			if s.refresh(path, f, found.info, first || p.wants(f)) {
-				again = true
-			}
+		if f.err == nil && p.wants(f) {
+			s.adopt(path, f, load(path, 0))
 		}
 		p.file(path, f)
 	}
@@ -104,60 +108,46 @@ func (s *Source) scan(ctx context.Context, w *watch, first bool) (again bool, er
 	return false, nil
 }
 
-// refresh reads the file if it has changed, or if force asks for its objects. It reports whether the file is being written
-// and was left for later.
-func (s *Source) refresh(path string, f *file, info fs.FileInfo, force bool) (later bool) {
+// state says whether a file has to be read.
+func (f *file) state(info fs.FileInfo, first bool) fileState {
 	now := stampOf(info)
-	if f.err == nil && f.stamp == now && !f.young && !force {
-		return false
+	if f.err == nil && f.stamp == now && !f.young {
+		return unchanged
 	}
 	const most = int(patience / settle)
-	if age := time.Since(info.ModTime()); f.stamp != now && !force && age >= 0 && age < settle && f.deferred < most {
+	if age := time.Since(info.ModTime()); f.stamp != now && !first && age >= 0 && age < settle && f.deferred < most {
 		f.deferred++
-		return true
+		return unfinished
 	}
 	f.deferred = 0
-	data, info, err := read(path)
-	if err != nil {
-		f.err = err
-		return false
-	}
-	f.err, f.stamp = nil, stampOf(info)
-	f.young = time.Since(info.ModTime()).Abs() < 2*time.Second
-	sum := maphash.Bytes(seed, data)
-	if sum == f.sum && !force {
-		return false
-	}
-	before := f.content
-	f.sum, f.content = sum, decodeFile(path, data)
-	for _, what := range f.skipped {
-		if !slices.Contains(before.skipped, what) {
-			s.log.WithFields(map[string]any{"file": path, "object": what}).Info("object of another kind skipped")
-		}
-	}
-	return false
+	return changed
 }
 
-// read returns the content with the state of exactly that file, which may have been replaced since it was looked at.
-func read(path string) ([]byte, fs.FileInfo, error) {
-	// Non-blocking, in case it has become a named pipe.
-	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
-	if err != nil {
-		return nil, nil, err
+type fileState int
+
+const (
+	unchanged fileState = iota
+	changed
+	// unfinished files were written to a moment ago and are left for another scan.
+	unfinished
+)
+
+// adopt replaces what is known of a file.
+func (s *Source) adopt(path string, f *file, l loaded) {
+	if l.err != nil {
+		f.err = l.err
+		return
 	}
-	defer f.Close()
-	info, err := f.Stat()
-	if err != nil {
-		return nil, nil, err
+	if l.same {
+		l.content = f.content
 	}
-	if !info.Mode().IsRegular() {
-		return nil, nil, &fs.PathError{Op: "read", Path: path, Err: errNotRegular}
+	before := f.content
+	f.loaded = l
+	for _, what := range l.skipped {
+		if !slices.Contains(before.skipped, what) {
+			s.log.WithFields(logrus.Fields{"file": path, "object": what}).Info("object of another kind skipped")
+		}
 	}
-	data, err := io.ReadAll(io.LimitReader(f, maxFile+1))
-	if err == nil && len(data) > maxFile {
-		err = &fs.PathError{Op: "read", Path: path, Err: fmt.Errorf("the file has more than %d bytes: split it", maxFile)}
-	}
-	return data, info, err
 }
 
 // place is where an object is defined.
@@ -192,7 +182,7 @@ func (p *pass) hidden(dir string) {
 func (p *pass) wants(f *file) bool {
 	return slices.ContainsFunc(f.entries, func(e entry) bool {
 		_, taken := p.claimed[e.key]
-		return e.problem == "" && !taken && p.s.applied[e.key].hash != e.hash
+		return e.problem == "" && e.object == nil && !taken && p.s.applied[e.key].hash != e.hash
 	})
 }
 
