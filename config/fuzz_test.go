@@ -52,7 +52,7 @@ func FuzzTranslate(f *testing.F) {
 func TestTranslateMutations(t *testing.T) {
 	seed := seedObjects(t)
 	rnd := rand.New(rand.NewPCG(11, 13))
-	for range 3000 {
+	for range 1500 {
 		var objects [][]byte
 		for _, raw := range seed {
 			var v any

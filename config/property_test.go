@@ -96,7 +96,7 @@ func fromScratch(last map[string]event) Changes {
 // The state depends on the objects that exist, not on how they came about nor on when changes were taken.
 func TestStateIsAFunctionOfTheObjects(t *testing.T) {
 	events := universe()
-	for seed := range uint64(300) {
+	for seed := range uint64(150) {
 		rnd := rand.New(rand.NewPCG(seed, 1))
 		tr := NewTracker()
 		state := map[ServiceName]*Service{}

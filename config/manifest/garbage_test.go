@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -47,7 +48,7 @@ func garbage(rnd *rand.Rand, i int) []byte {
 func TestGarbage(t *testing.T) {
 	const n = 10_000
 	rnd := rand.New(rand.NewPCG(3, 5))
-	b := &bed{t: t, dir: t.TempDir()}
+	b := newBed(t)
 	contents := map[string][]byte{}
 	for i := range n {
 		name := fmt.Sprintf("%d/g-%d%s", i%37, i, []string{".yaml", ".yml", ".json"}[i%3])
@@ -55,7 +56,7 @@ func TestGarbage(t *testing.T) {
 		b.write(name, string(contents[b.path(name)]))
 	}
 	b.write("m.yaml", service("good", "10.0.0.1")+"---\n"+slice("good-1", "good", "127.0.0.1"))
-	b = followDir(t, b.dir)
+	b.start(func(s *Source) { s.poll = time.Hour })
 	b.clusterIP("default/good", "10.0.0.1")
 	require.Contains(t, fmt.Sprint(b.state["default/good"].Ports[0].Endpoints), "127.0.0.1:8080")
 

@@ -28,22 +28,33 @@ type bed struct {
 	stop    func()
 }
 
-// follow starts a Source on a directory with the files given as path, content, path, content.
+// follow starts a Source on a directory with the files given as path, content, path, content. It does not poll, so that
+// what is noticed is noticed by notification.
 func follow(t *testing.T, files ...string) *bed {
 	t.Helper()
+	b := newBed(t, files...)
+	b.start(func(s *Source) { s.poll = time.Hour })
+	return b
+}
+
+// followPolling starts a Source that polls often.
+func followPolling(t *testing.T, files ...string) *bed {
+	t.Helper()
+	b := newBed(t, files...)
+	b.start(fastPoll)
+	return b
+}
+
+func fastPoll(s *Source) { s.poll = 50 * time.Millisecond }
+
+func newBed(t *testing.T, files ...string) *bed {
+	t.Helper()
+	t.Parallel()
 	b := &bed{t: t, dir: filepath.Join(t.TempDir(), "manifests")}
 	require.NoError(t, os.Mkdir(b.dir, 0o755))
 	for i := 0; i < len(files); i += 2 {
 		b.write(files[i], files[i+1])
 	}
-	return followDir(t, b.dir)
-}
-
-// followDir starts a Source on a directory.
-func followDir(t *testing.T, dir string) *bed {
-	t.Helper()
-	b := &bed{t: t, dir: dir}
-	b.start()
 	return b
 }
 
@@ -102,7 +113,7 @@ func (b *bed) names(want ...string) {
 // until waits for a fact about b.state or the problems.
 func (b *bed) until(fact func() bool, msg string, args ...any) {
 	b.t.Helper()
-	deadline := time.After(5 * time.Second)
+	deadline := time.After(20 * time.Second)
 	for b.take(); !fact(); b.take() {
 		select {
 		case <-b.tracker.Changed():

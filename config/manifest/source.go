@@ -35,6 +35,8 @@ type Source struct {
 	log     *logrus.Entry
 	// newWatcher is fsnotify.NewWatcher, except in tests of a system that has run out of them.
 	newWatcher func() (*fsnotify.Watcher, error)
+	// poll is minPoll, except in tests that cannot wait or want to see nothing but notifications.
+	poll time.Duration
 	// looks counts the scans.
 	looks atomic.Uint64
 
@@ -56,6 +58,7 @@ func New(dir string, t *config.Tracker, log *logrus.Entry) *Source {
 		tracker:    t,
 		log:        log.WithField("dir", dir),
 		newWatcher: fsnotify.NewWatcher,
+		poll:       minPoll,
 		files:      map[string]*file{},
 		applied:    map[key]origin{},
 	}
@@ -122,7 +125,6 @@ func (s *Source) Run(ctx context.Context) error {
 			if release == nil {
 				release = s.tracker.Hold()
 			}
-			firstEvent = time.Time{}
 			again, err := s.scan(ctx, w, false)
 			if err != nil {
 				s.lost(err)
@@ -132,7 +134,7 @@ func (s *Source) Run(ctx context.Context) error {
 				continue
 			}
 			release()
-			release = nil
+			release, firstEvent = nil, time.Time{}
 			timer.Reset(s.pollAfter())
 			continue
 		}
@@ -144,7 +146,7 @@ func (s *Source) Run(ctx context.Context) error {
 	}
 }
 
-func (s *Source) pollAfter() time.Duration { return max(minPoll, 100*s.walked) }
+func (s *Source) pollAfter() time.Duration { return max(s.poll, 100*s.walked) }
 
 // lost reports that the directory itself cannot be read any more.
 func (s *Source) lost(err error) {
