@@ -4,19 +4,32 @@ import "fmt"
 
 // The reasons a [Problem] can have. They are part of the interface: events and metrics carry them, and alerts match them.
 const (
-	ReasonInvalidAddress     = "InvalidAddress"
-	ReasonWrongFamily        = "WrongFamily"
-	ReasonDuplicateAddress   = "DuplicateAddress"
-	ReasonInvalidPort        = "InvalidPort"
-	ReasonDuplicatePort      = "DuplicatePort"
-	ReasonInvalidNodePort    = "InvalidNodePort"
-	ReasonInvalidField       = "InvalidField"
-	ReasonInvalidAffinity    = "InvalidAffinity"
-	ReasonUnsupportedPolicy  = "UnsupportedPolicy"
-	ReasonSourceRanges       = "SourceRangesNotEnforced"
-	ReasonInvalidEndpoint    = "InvalidEndpoint"
+	// ReasonInvalidAddress is an address that cannot be read, or that nobody can have.
+	ReasonInvalidAddress = "InvalidAddress"
+	// ReasonWrongFamily is an address of a family the Service does not have.
+	ReasonWrongFamily = "WrongFamily"
+	// ReasonDuplicateAddress is an address given twice, or a second ClusterIP of one family.
+	ReasonDuplicateAddress = "DuplicateAddress"
+	// ReasonInvalidPort is a Service port that cannot be served.
+	ReasonInvalidPort = "InvalidPort"
+	// ReasonDuplicatePort is a Service port with the name, or the number and protocol, of one before it.
+	ReasonDuplicatePort = "DuplicatePort"
+	// ReasonInvalidNodePort is a node port that cannot be opened; the port is served without.
+	ReasonInvalidNodePort = "InvalidNodePort"
+	// ReasonInvalidField is a field with a value the API does not know; it is ignored.
+	ReasonInvalidField = "InvalidField"
+	// ReasonInvalidAffinity is a session affinity or timeout the API does not allow; the default is used.
+	ReasonInvalidAffinity = "InvalidAffinity"
+	// ReasonUnsupportedPolicy is a traffic policy that is served as Cluster.
+	ReasonUnsupportedPolicy = "UnsupportedPolicy"
+	// ReasonSourceRanges means that load balancer addresses are not served since their source ranges cannot be enforced.
+	ReasonSourceRanges = "SourceRangesNotEnforced"
+	// ReasonInvalidEndpoint is an endpoint whose address cannot be dialled; it is left out.
+	ReasonInvalidEndpoint = "InvalidEndpoint"
+	// ReasonInvalidEndpointSet is a field of a whole EndpointSlice or Endpoints that cannot be used.
 	ReasonInvalidEndpointSet = "InvalidEndpointSlice"
-	ReasonPortNameMismatch   = "EndpointPortMismatch"
+	// ReasonPortNameMismatch is a Service port that no endpoint port matches although there are endpoints.
+	ReasonPortNameMismatch = "EndpointPortMismatch"
 )
 
 // problems collects what is wrong with one object while it is translated.
