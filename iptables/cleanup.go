@@ -13,6 +13,7 @@ var ourTables = []string{"filter", "nat"}
 // Cleanup implements intercept.Interceptor. It looks in both modes, and for both families.
 func (r *Rules) Cleanup(ctx context.Context) error {
 	defer r.publish()
+	r.settled = nil
 	var errs []error
 	for _, f := range slices.Concat(r.families, r.others) {
 		f.applied, f.seen = nil, nil

@@ -44,6 +44,9 @@ type Rules struct {
 	tidied   bool      // others hold nothing of ours any more
 	network  func(v6 bool) (network, error)
 
+	// settled are the bindings that are in force to the last one; nil: unknown, or not all of them.
+	settled []intercept.Binding
+
 	mu    sync.Mutex // guards stats; never held across an exec
 	stats Stats
 }
@@ -103,6 +106,13 @@ func (f *family) reference() intercept.VIP {
 
 // Commit implements intercept.Interceptor. A family that failed as a whole does not hold up the other.
 func (r *Rules) Commit(ctx context.Context, bindings []intercept.Binding) error {
+	if r.settled != nil && slices.Equal(r.settled, bindings) {
+		// Not even rendered: this is the way of every event that concerns something else.
+		if ok, err := r.Verify(ctx); ok && err == nil {
+			return nil
+		}
+	}
+	r.settled = nil
 	defer r.publish()
 	valid, errs := sift(bindings)
 	for _, v6 := range []bool{false, true} {
@@ -110,7 +120,7 @@ func (r *Rules) Commit(ctx context.Context, bindings []intercept.Binding) error 
 			errs = append(errs, refuseAll(valid[v6], err)...)
 		}
 	}
-	whole := true
+	whole, guarded := true, true
 	for _, f := range r.families {
 		if f.broken != nil && len(valid[f.v6]) > 0 {
 			f.broken = f.probe(ctx)
@@ -130,7 +140,7 @@ func (r *Rules) Commit(ctx context.Context, bindings []intercept.Binding) error 
 		}
 		failed := f.commit(ctx, valid[f.v6], r.cfg.Mark, r.cfg.ProxyPorts)
 		errs = append(errs, failed...)
-		whole = whole && f.applied != nil
+		whole, guarded = whole && f.applied != nil, guarded && f.filterErr == nil
 	}
 	if whole && !r.tidied {
 		// Only now: until ours were in, these may have been what served.
@@ -139,6 +149,9 @@ func (r *Rules) Commit(ctx context.Context, bindings []intercept.Binding) error 
 		} else {
 			r.tidied = true
 		}
+	}
+	if whole && guarded && len(errs) == 0 {
+		r.settled = append([]intercept.Binding{}, bindings...)
 	}
 	return errors.Join(errs...)
 }
