@@ -3,7 +3,6 @@ package main
 import (
 	"bufio"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -226,8 +225,18 @@ type prober struct {
 	ended   chan struct{}
 	asked   atomic.Int64
 	mu      sync.Mutex
-	failed  []error
+	failed  []failure
 	address string
+}
+
+// failure is a connection that did not work out.
+type failure struct {
+	began, ended time.Time
+	err          error
+}
+
+func (f failure) String() string {
+	return fmt.Sprintf("%s +%s: %v", f.began.Format(time.StampMilli), f.ended.Sub(f.began).Round(time.Millisecond), f.err)
 }
 
 func startProber(from *lab.Host, address string) *prober {
@@ -241,9 +250,10 @@ func (p *prober) run(from *lab.Host) {
 	tick := time.NewTicker(5 * time.Millisecond) // 200 connections a second at most: a disturbance, not a load
 	defer tick.Stop()
 	for {
+		began := time.Now()
 		if _, err := ask(from, p.address); err != nil {
 			p.mu.Lock()
-			p.failed = append(p.failed, fmt.Errorf("%s: %w", time.Now().Format(time.StampMilli), err))
+			p.failed = append(p.failed, failure{began, time.Now(), err})
 			p.mu.Unlock()
 		}
 		p.asked.Add(1)
@@ -262,7 +272,10 @@ func (p *prober) awaitMore(t *testing.T, n int64) {
 	require.True(t, eventually(func() bool { return p.asked.Load() >= goal }), "%d connections", n)
 }
 
-func (p *prober) failures() []error {
+// failures ends the prober and returns what has failed.
+func (p *prober) failures() []failure {
+	close(p.end)
+	<-p.ended
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.failed
@@ -271,8 +284,6 @@ func (p *prober) failures() []error {
 // stop ends the prober and expects that nothing has failed.
 func (p *prober) stop(t *testing.T) {
 	t.Helper()
-	close(p.end)
-	<-p.ended
-	assert.NoError(t, errors.Join(p.failures()...), "of %d connections to %s", p.asked.Load(), p.address)
+	assert.Empty(t, p.failures(), "of %d connections to %s", p.asked.Load(), p.address)
 	assert.NotZero(t, p.asked.Load())
 }
