@@ -27,7 +27,7 @@ func splitYAML(data []byte) []document {
 	var docs []document
 	var current document
 	number, marked := 0, false
-	flush := func(end int, start int) {
+	flush := func(start, end int) {
 		current.data = data[start:end]
 		if empty := saysNothing(current.data); !empty || marked {
 			number++
@@ -46,19 +46,17 @@ func splitYAML(data []byte) []document {
 		text := data[pos:end]
 		switch {
 		case isMarker(text, "---"):
-			if pos > 0 || marked {
-				flush(pos, start)
-			}
+			flush(start, pos)
 			start, marked = pos, true
 			current = document{line: line}
 		case isMarker(text, "..."):
-			flush(pos, start)
+			flush(start, pos)
 			start, marked = end, false
 			current = document{line: line + 1}
 		}
 		pos = end
 	}
-	flush(len(data), start)
+	flush(start, len(data))
 	return docs
 }
 

@@ -26,6 +26,8 @@ type file struct {
 	loaded
 	// deferred counts the scans that found the file being written.
 	deferred int
+	// missing: the last scan did not find the file. It may be about to be replaced, so one more scan is made.
+	missing bool
 }
 
 // origin is where the version of an object that is in force came from.
@@ -50,19 +52,26 @@ func (s *Source) scan(ctx context.Context, w *watch, first bool) (again bool, er
 	}
 	w.keep(t.dirs)
 	p := pass{s: s, claimed: map[key]place{}, bad: map[key]int{}, undecodable: map[string][]int{}}
+	quiet := s.settled
+	s.settled = false
 	for path := range s.files {
 		if dir, ok := t.hides(path); ok {
 			p.hidden(dir)
 		} else if _, ok := t.files[path]; !ok {
-			delete(s.files, path)
+			quiet = false
+			again = s.vanished(path) || again
 		}
 	}
 	for path, found := range t.files {
-		if s.files[path] == nil {
-			s.files[path] = &file{}
+		f := s.files[path]
+		if f == nil {
+			f, quiet = &file{}, false
+			s.files[path] = f
 		}
+		f.missing = false
 		if found.err != nil {
-			s.files[path].err = found.err
+			quiet = quiet && f.err != nil && f.err.Error() == found.err.Error()
+			f.err = found.err
 		}
 	}
 	for dir, err := range t.unreadable {
@@ -72,6 +81,7 @@ func (s *Source) scan(ctx context.Context, w *watch, first bool) (again bool, er
 			p.problems = append(p.problems, Problem{File: dir, Message: err.Error(), Retained: hides})
 		}
 	}
+	dirProblems := len(p.problems)
 	paths := slices.Sorted(maps.Keys(s.files))
 	var due []string
 	var known []uint64
@@ -85,12 +95,20 @@ func (s *Source) scan(ctx context.Context, w *watch, first bool) (again bool, er
 			}
 		}
 	}
+	if quiet && len(due) == 0 && !again && dirProblems == 0 {
+		s.settled = true
+		return false, nil
+	}
 	loads := loadAhead(ctx, due, known)
 	defer loads.stop()
 	for _, path := range paths {
 		f := s.files[path]
 		if l, ok := loads.take(path); ok {
-			s.adopt(path, f, l)
+			if errors.Is(l.err, fs.ErrNotExist) {
+				again = s.vanished(path) || again
+			} else {
+				s.adopt(path, f, l)
+			}
 		}
 		if ctx.Err() != nil {
 			return false, nil
@@ -105,7 +123,21 @@ func (s *Source) scan(ctx context.Context, w *watch, first bool) (again bool, er
 		return true, nil
 	}
 	p.finish()
+	// What an unreadable directory hides can come back without any file having changed.
+	s.settled = dirProblems == 0
 	return false, nil
+}
+
+// vanished is told of a file that is not there. A file that was there before gets a second chance, since some editors move
+// a file away before they write the new one; then it reports true.
+func (s *Source) vanished(path string) (again bool) {
+	f := s.files[path]
+	if f.missing || len(f.entries) == 0 {
+		delete(s.files, path)
+		return false
+	}
+	f.missing = true
+	return true
 }
 
 // state says whether a file has to be read.

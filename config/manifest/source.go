@@ -44,6 +44,9 @@ type Source struct {
 
 	files   map[string]*file
 	applied map[key]origin
+	// settled: the last scan finished, and found nothing that could change by itself. Then there is nothing to do until some
+	// file is seen to have changed.
+	settled bool
 	// walked is how long it took last to look at all names, without reading what has changed.
 	walked time.Duration
 

@@ -134,6 +134,33 @@ func TestConstantWriting(t *testing.T) {
 	b.stop()
 }
 
+// Some editors move a file away before they write it anew.
+func TestFileMovedAwayForAMoment(t *testing.T) {
+	b := follow(t, "a.yaml", service("web", "10.0.0.1"))
+	b.stop()
+	past := time.Now().Add(-time.Hour) // or it would pass for being written
+	require.NoError(t, os.Chtimes(b.path("a.yaml"), past, past))
+	s := New(b.dir, b.tracker, discard())
+	scan := func(wantAgain bool) {
+		again, err := s.scan(t.Context(), newWatch(s.log, s.newWatcher), s.looks.Load() == 0)
+		require.NoError(t, err)
+		require.Equal(t, wantAgain, again)
+	}
+	scan(false)
+	require.NoError(t, os.Rename(b.path("a.yaml"), b.path("a.yaml~")))
+	scan(true)
+	require.Empty(t, b.tracker.Take())
+	require.NoError(t, os.Rename(b.path("a.yaml~"), b.path("a.yaml")))
+	scan(false)
+	require.Empty(t, b.tracker.Take())
+	b.remove("a.yaml")
+	scan(true)
+	scan(false)
+	b.names()
+	scan(false)
+	require.True(t, s.settled)
+}
+
 func TestProblems(t *testing.T) {
 	good := service("a", "10.0.0.1") + "---\n" + service("b", "10.0.0.2")
 	b := follow(t, "a.yaml", good, "z.yaml", service("z", "10.0.0.9"))
