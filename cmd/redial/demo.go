@@ -48,8 +48,12 @@ func isolated(ctx context.Context, out io.Writer, args ...string) error {
 	cmd.Stdout, cmd.Stderr = out, os.Stderr
 	cmd.Cancel = func() error { return cmd.Process.Signal(unix.SIGTERM) }
 	lab.Isolate(cmd)
+	// Ctrl-C is for this process only: it passes the signal on, and a second one would end the demo without its table.
+	cmd.SysProcAttr.Setpgid = true
 	err = cmd.Run()
 	switch exit := (*exec.ExitError)(nil); {
+	case errors.Is(err, context.Canceled):
+		return nil // interrupted, and ended well
 	case errors.As(err, &exit):
 		return errors.New("the demo did not go as it should, see above")
 	case errors.Is(err, unix.EPERM):

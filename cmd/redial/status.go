@@ -11,7 +11,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"redial/config/manifest"
-	"redial/iptables"
 	"redial/proxy"
 	"redial/proxy/admin"
 )
@@ -26,7 +25,7 @@ type status struct {
 	Problems     []manifest.Problem `json:"problems,omitempty"` // of the manifests
 	Interception string             `json:"interception"`
 	ProxyPorts   string             `json:"proxyPorts"`
-	IPTables     *iptables.Stats    `json:"iptables,omitempty"`
+	IPTables     *steering          `json:"iptables,omitempty"`
 	proxy.Status
 }
 
@@ -71,7 +70,10 @@ func (s *status) print(w io.Writer, wide bool, now time.Time) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(t, "%s, pid %d, up %s, %s\n", s.Version, s.PID, now.Sub(s.Started).Round(time.Second), s.steering())
 	if s.Sync.Error != "" {
-		fmt.Fprintf(t, "LAST SYNC FAILED: %s\n", s.Sync.Error)
+		fmt.Fprintf(t, "LAST SYNC FAILED: %s\n", oneLine(s.Sync.Error))
+	}
+	if s.IPTables != nil {
+		s.IPTables.print(t)
 	}
 	t.Flush()
 	fmt.Fprintln(t, "\nSERVICE\tPORT\tADDRESSES\tPROXY PORT\tCLIENTS\tBACKENDS\tLIVE\tTOTAL\tRETRIED\tFAILED")
@@ -183,7 +185,7 @@ func (s *status) printProblems(w io.Writer) {
 		if p.Retained {
 			where += ", last good version in force"
 		}
-		say("%s: %s", where, p.Message)
+		say("%s: %s", where, oneLine(p.Message))
 	}
 	for _, svc := range s.Services {
 		for _, p := range svc.Problems {
@@ -191,7 +193,7 @@ func (s *status) printProblems(w io.Writer) {
 			if p.Port != "" {
 				name += ":" + p.Port
 			}
-			say("%s: %s: %s", name, p.Reason, p.Message)
+			say("%s: %s: %s", name, p.Reason, oneLine(p.Message))
 		}
 	}
 }

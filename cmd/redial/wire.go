@@ -138,8 +138,7 @@ func (n *node) status() status {
 		Status:       n.proxier.Status(),
 	}
 	if n.rules != nil {
-		stats := n.rules.Stats()
-		s.IPTables = &stats
+		s.IPTables = newSteering(n.rules.Stats())
 	}
 	return s
 }

@@ -1,0 +1,66 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"strings"
+
+	"redial/iptables"
+)
+
+// steering is iptables.Stats in a form that survives JSON: an error value does not.
+type steering struct {
+	Mode    iptables.Mode  `json:"mode"`
+	Version string         `json:"version"`
+	IPv4    familySteering `json:"ipv4"`
+	IPv6    familySteering `json:"ipv6"`
+}
+
+// familySteering is about the rules of one family. Counts are since the start.
+type familySteering struct {
+	Target         string `json:"target,omitempty"` // what rules do: "REDIRECT" or "DNAT to" an address
+	Chains         int    `json:"chains"`
+	Rules          int    `json:"rules"`
+	Restores       int    `json:"restores"` // runs of iptables-restore
+	FailedRestores int    `json:"failedRestores"`
+	Repairs        int    `json:"repairs"`              // times others had changed our rules
+	Quarantined    int    `json:"quarantined"`          // addresses left out, since the kernel refuses their rules
+	Error          string `json:"error,omitempty"`      // why the family is not steered at all
+	GuardError     string `json:"guardError,omitempty"` // why the proxy ports are open to direct access
+}
+
+func newSteering(s iptables.Stats) *steering {
+	return &steering{Mode: s.Mode, Version: s.Version, IPv4: newFamilySteering(s.IPv4), IPv6: newFamilySteering(s.IPv6)}
+}
+
+func newFamilySteering(s iptables.FamilyStats) familySteering {
+	f := familySteering{
+		Target: s.Target, Chains: s.Chains, Rules: s.Rules,
+		Restores: s.Restores, FailedRestores: s.FailedRestores, Repairs: s.Repairs, Quarantined: s.Quarantined,
+	}
+	if s.Err != nil {
+		f.Error = oneLine(s.Err.Error())
+	}
+	if s.FilterErr != nil {
+		f.GuardError = oneLine(s.FilterErr.Error())
+	}
+	return f
+}
+
+// print says what does not work, if anything.
+func (s *steering) print(w io.Writer) {
+	for _, f := range []struct {
+		name string
+		familySteering
+	}{{"IPv4", s.IPv4}, {"IPv6", s.IPv6}} {
+		if f.Error != "" {
+			fmt.Fprintf(w, "%s IS NOT STEERED: %s\n", f.name, f.Error)
+		}
+		if f.GuardError != "" {
+			fmt.Fprintf(w, "%s PROXY PORTS ARE NOT GUARDED against direct access: %s\n", f.name, f.GuardError)
+		}
+	}
+}
+
+// oneLine is for tables: joined errors come one to a line.
+func oneLine(s string) string { return strings.ReplaceAll(strings.TrimSpace(s), "\n", "; ") }
