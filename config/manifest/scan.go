@@ -48,6 +48,7 @@ func (s *Source) scan(ctx context.Context, w *watch, first bool) (again bool, er
 	t, err := walk(s.dir, w.visit)
 	s.walked = time.Since(began)
 	if err != nil {
+		s.settled = false // the problem that is reported now has to go again
 		return false, err
 	}
 	w.keep(t.dirs)

@@ -360,6 +360,20 @@ func TestDirectoryVanishesAndReturns(t *testing.T) {
 	b.stop()
 }
 
+func TestDirectoryReturnsUnchanged(t *testing.T) {
+	b := followPolling(t, "a.yaml", service("a", "10.0.0.1"))
+	past := time.Now().Add(-time.Hour)
+	require.NoError(t, os.Chtimes(b.path("a.yaml"), past, past))
+	looks := b.source.looks.Load()
+	b.until(func() bool { return b.source.looks.Load() > looks+3 }, "")
+	require.NoError(t, os.Rename(b.dir, b.dir+".old"))
+	b.until(func() bool { return len(b.source.Problems()) == 1 }, "")
+	require.NoError(t, os.Rename(b.dir+".old", b.dir))
+	b.until(func() bool { return len(b.source.Problems()) == 0 }, "the directory is back")
+	b.names("default/a")
+	b.stop()
+}
+
 func TestOtherKindsAreLoggedOnce(t *testing.T) {
 	secret := "---\napiVersion: v1\nkind: Secret\nmetadata: {name: s}\n"
 	b := follow(t, "a.yaml", service("a", "10.0.0.1")+secret)
