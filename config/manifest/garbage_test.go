@@ -68,7 +68,11 @@ func TestGarbage(t *testing.T) {
 	}
 	require.Greater(t, len(problems), n/2, "most of it must be garbage, or this tests nothing")
 	silent := 0
+	seen := 0
 	for path, data := range contents {
+		if seen++; seen%10 > 0 && problems[path] > 0 {
+			continue // of those that were reported, a tenth is checked for having been reported in full
+		}
 		c := decodeFile(path, data)
 		good := 0
 		for _, e := range c.entries {
