@@ -289,7 +289,7 @@ func TestTooLargeAFile(t *testing.T) {
 	b := follow(t, "a.yaml", service("a", "10.0.0.1"))
 	require.NoError(t, os.Truncate(b.path("a.yaml"), maxFile+1))
 	b.until(func() bool { p := b.source.Problems(); return len(p) == 1 && p[0].Retained }, "")
-	require.Contains(t, b.source.Problems()[0].Message, "split it")
+	require.Contains(t, b.source.Problems()[0].Message, "the file has more than")
 	b.names("default/a")
 	b.stop()
 }
