@@ -1,0 +1,82 @@
+package main
+
+import (
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// mayImport says what each package may import besides the standard library: a package, or with "/..." what is below it.
+// Imports point one way, so that every package can be understood and replaced with those below it alone.
+var mayImport = map[string][]string{
+	"redial/cmd/redial": {"redial/...", "github.com/sirupsen/logrus", "github.com/spf13/...", "golang.org/x/sys/..."},
+
+	"redial/proxy": {
+		"redial/config", "redial/balancer", "redial/proxy/relay", "redial/proxy/intercept",
+		"github.com/sirupsen/logrus", "golang.org/x/sys/...",
+	},
+	"redial/proxy/admin":           {},
+	"redial/proxy/relay":           {"github.com/sirupsen/logrus", "golang.org/x/sys/...", "golang.org/x/sync/..."},
+	"redial/proxy/relay/relaytest": {"redial/proxy/relay", "redial/proxy/intercept/lab", "github.com/stretchr/...", "golang.org/x/sys/..."},
+	"redial/proxy/intercept":       {},
+	"redial/proxy/intercept/lab":   {"github.com/vishvananda/netlink", "github.com/vishvananda/netns", "golang.org/x/sys/..."},
+
+	"redial/iptables": {
+		"redial/proxy/intercept",
+		"github.com/coreos/go-iptables/...", "github.com/sirupsen/logrus", "github.com/vishvananda/netlink/...", "golang.org/x/sys/...",
+	},
+	"redial/balancer": {"github.com/hashicorp/golang-lru/..."},
+	"redial/config":   {"k8s.io/api/...", "k8s.io/apimachinery/..."},
+	"redial/config/manifest": {
+		"redial/config", "k8s.io/api/...", "k8s.io/apimachinery/...", "sigs.k8s.io/...",
+		"github.com/sirupsen/logrus", "github.com/fsnotify/fsnotify",
+	},
+}
+
+func TestImportsPointOneWay(t *testing.T) {
+	t.Parallel()
+	cmd := exec.Command("go", "list", "-f", `{{.ImportPath}} {{join .Imports " "}}`, "./...")
+	cmd.Dir = "../.."
+	out, err := cmd.Output()
+	require.NoError(t, err)
+	for line := range strings.Lines(string(out)) {
+		fields := strings.Fields(line)
+		pkg, imports := fields[0], fields[1:]
+		allowed, known := mayImport[pkg]
+		if !assert.True(t, known, "%s is new: say here what it may import", pkg) {
+			continue
+		}
+		for _, imported := range imports {
+			if ours := strings.HasPrefix(imported, "redial/"); !ours && !strings.Contains(imported, ".") {
+				continue // the standard library
+			}
+			assert.True(t, allows(allowed, imported), "%s must not import %s", pkg, imported)
+		}
+	}
+}
+
+func allows(allowed []string, imported string) bool {
+	for _, a := range allowed {
+		below, tree := strings.CutSuffix(a, "...")
+		if imported == a || tree && (strings.HasPrefix(imported, below) || imported+"/" == below) {
+			return true
+		}
+	}
+	return false
+}
+
+func TestTopLevelFolders(t *testing.T) {
+	t.Parallel()
+	entries, err := os.ReadDir("../..")
+	require.NoError(t, err)
+	for _, e := range entries {
+		// bin is what make builds, and not in the repository.
+		if e.IsDir() && !strings.HasPrefix(e.Name(), ".") && e.Name() != "bin" {
+			assert.Contains(t, []string{"cmd", "proxy", "iptables", "balancer", "config", "examples"}, e.Name(), "the layout is fixed")
+		}
+	}
+}
