@@ -220,6 +220,9 @@ func TestInterfacesWithoutAddress(t *testing.T) {
 	inModes(t, func(t *testing.T, node *lab.Host, mode Mode) {
 		pod, client := addPodAndClient(t, node)
 		serveEveryKind(t)
+		// A port of a bridge needs no address: packets come in by the bridge.
+		sh(t, node, "ip link add br0 type bridge; ip addr add 198.18.7.1/24 dev br0; ip -6 addr add 2001:db8:7::1/64 dev br0 nodad; "+
+			"ip link add port0 type veth peer port1; ip link set port0 master br0; ip link set br0 up; ip link set port0 up")
 		auto := start(t, testConfig(mode))
 		require.NoError(t, auto.Commit(t.Context(), everyKind()))
 		assert.Equal(t, "REDIRECT", auto.Stats().IPv4.Target)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"strings"
 	"testing"
 	"time"
 
@@ -182,5 +183,6 @@ func TestGivesUpOnTheLock(t *testing.T) {
 		assert.Equal(t, before, dumpAll(t, ModeLegacy))
 		require.NoError(t, r.Commit(t.Context(), everyKind()[5:]))
 		assert.Zero(t, r.Stats().IPv4.Quarantined)
+		assert.Equal(t, len(everyKind())-5, strings.Count(dumpAll(t, ModeLegacy), "--to-ports"), "the change was not lost")
 	})
 }

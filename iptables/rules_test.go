@@ -64,6 +64,9 @@ func randomBindings(r *rand.Rand, n int, v6 bool) []intercept.Binding {
 		}
 		if v6 {
 			b := netip.MustParseAddr("2001:db8::").As16()
+			if dense == 2 {
+				b[5], b[7], b[9] = 0x11, 0x22, 0x33 // long to write out
+			}
 			b[3], b[12], b[13], b[14], b[15] = byte(r.IntN(3)), byte(host>>24), byte(host>>16), byte(host>>8), byte(host)
 			addr = netip.AddrFrom16(b)
 		} else {
