@@ -186,3 +186,21 @@ func TestGivesUpOnTheLock(t *testing.T) {
 		assert.Equal(t, len(everyKind())-5, strings.Count(dumpAll(t, ModeLegacy), "--to-ports"), "the change was not lost")
 	})
 }
+
+// TestFallsBackToTheModeThatWorks: the rules of others say nft, but the kernel has no nat table for it.
+func TestFallsBackToTheModeThatWorks(t *testing.T) {
+	t.Parallel()
+	lab.Run(t, func(t *testing.T, _ *lab.Host) {
+		h := newHost(refusing{programs{}, func(name string) bool { return strings.Contains(name, "nft") }})
+		r, err := newRules(t.Context(), testConfig(ModeAuto), h)
+		require.NoError(t, err)
+		assert.Equal(t, ModeLegacy, r.Stats().Mode)
+		require.NoError(t, r.Commit(t.Context(), everyKind()))
+		assert.True(t, verify(t, r))
+
+		_, err = newRules(t.Context(), testConfig(ModeNFT), h)
+		require.Error(t, err)
+		assert.ErrorContains(t, err, "nat table does not work in nft mode")
+		assert.ErrorContains(t, err, "--iptables-mode")
+	})
+}
