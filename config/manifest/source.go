@@ -144,9 +144,14 @@ func (s *Source) Run(ctx context.Context) error {
 		if firstEvent.IsZero() {
 			firstEvent = time.Now()
 		}
-		// Never spend more than half the time on looking, however fast events come.
-		timer.Reset(max(min(settle, time.Until(firstEvent.Add(patience))), s.walked))
+		timer.Reset(scanAfter(time.Since(firstEvent), s.walked))
 	}
+}
+
+// scanAfter is how long after an event to look, if the first event not yet answered is so long ago: once it is quiet, but
+// soon even if it never is, and without spending more than half the time on looking.
+func scanAfter(sinceFirst, walked time.Duration) time.Duration {
+	return max(min(settle, patience-sinceFirst), walked, 0)
 }
 
 func (s *Source) pollAfter() time.Duration { return max(s.poll, 100*s.walked) }

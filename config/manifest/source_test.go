@@ -114,6 +114,14 @@ func TestUnfinishedFile(t *testing.T) {
 	b.stop()
 }
 
+func TestScanAfter(t *testing.T) {
+	require.Equal(t, settle, scanAfter(0, 0))
+	require.Equal(t, settle, scanAfter(patience-settle, 0))
+	require.Equal(t, time.Millisecond, scanAfter(patience-time.Millisecond, 0))
+	require.Zero(t, scanAfter(time.Hour, 0), "events without end do not put it off")
+	require.Equal(t, time.Second, scanAfter(time.Hour, time.Second), "a large directory is not looked at without end")
+}
+
 // A file that is written without a pause keeps nothing else waiting.
 func TestConstantWriting(t *testing.T) {
 	b := follow(t, "a.yaml", service("web", "10.0.0.1"))
@@ -409,7 +417,14 @@ func TestPolling(t *testing.T) {
 // An endpoint that moves from one slice to another, in one file or two, is always there.
 func TestMovedEndpointIsNeverMissing(t *testing.T) {
 	one := func(ip string) string { return slice("s1", "web", ip) }
-	two := func(ip string) string { return slice("s2", "web", ip) }
+	// Large, so that there is time to look between the one slice and the other.
+	many := ""
+	for i := range 1500 {
+		many += fmt.Sprintf(", {addresses: [10.3.%d.%d]}", i/250, i%250+1)
+	}
+	two := func(ip string) string {
+		return strings.Replace(slice("s2", "web", ip), "]}]\n", "]}"+many+"]\n", 1)
+	}
 	b := follow(t, "svc.yaml", service("web", "10.0.0.1"), "a.yaml", one("10.1.0.1")+"---\n"+two("10.1.0.2"))
 	for i := range 4 {
 		from, to := "10.1.0.1", "10.1.0.2"
