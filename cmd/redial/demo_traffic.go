@@ -54,6 +54,7 @@ type traffic struct {
 	ctx     context.Context
 	cancel  context.CancelFunc
 	running sync.WaitGroup
+	asking  sync.RWMutex // read-locked by each request
 
 	mu      sync.Mutex
 	second  map[string]*tally // by address, since the last line
@@ -71,6 +72,15 @@ func (s *stage) startTraffic(ctx context.Context) *traffic {
 	return t
 }
 
+// perform carries out an act of the script.
+func (t *traffic) perform(a act) error {
+	if a.between {
+		t.asking.Lock()
+		defer t.asking.Unlock()
+	}
+	return a.do(t.stage)
+}
+
 // send opens one connection after the other, without waiting for answers.
 func (t *traffic) send(address string) {
 	tick := time.NewTicker(time.Second / perSecond)
@@ -81,6 +91,8 @@ func (t *traffic) send(address string) {
 			return
 		case <-tick.C:
 			t.running.Go(func() {
+				t.asking.RLock()
+				defer t.asking.RUnlock()
 				start := time.Now()
 				name, err := request(t.stage.client, address)
 				t.count(address, name, err, time.Since(start))
