@@ -145,6 +145,8 @@ func standIn(t *testing.T, node *lab.Host, s *status) {
 			host = node
 		}
 		serveOn(t, host, a.String(), a.String())
+		// A new IPv6 address is not found at once: its multicast group is joined in the background.
+		awaitAnswer(t, node, a.String(), a.String())
 	}
 }
 
