@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -24,7 +25,7 @@ func startDemo(t *testing.T) (*exec.Cmd, *logBuffer) {
 	}
 	cmd := redialCommand("demo")
 	// A mark that its whole family inherits, by which leftovers are found.
-	cmd.Env = append(cmd.Env, demoEnv+"="+t.Name())
+	cmd.Env = append(cmd.Env, demoMark(t))
 	out := &logBuffer{}
 	cmd.Stdout, cmd.Stderr = out, out
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
@@ -34,7 +35,10 @@ func startDemo(t *testing.T) (*exec.Cmd, *logBuffer) {
 	return cmd, out
 }
 
-const demoEnv = "REDIAL_E2E_DEMO"
+// demoMark is an environment variable of this test in this process alone.
+func demoMark(t *testing.T) string {
+	return fmt.Sprintf("REDIAL_E2E_DEMO=%s-%d", t.Name(), os.Getpid())
+}
 
 // namespaces reports whether the demo can have any.
 func namespaces() ([]byte, error) {
@@ -78,7 +82,7 @@ func TestDemoInterrupted(t *testing.T) {
 // assertNobodyLeft looks through all processes for those the demo has started.
 func assertNobodyLeft(t *testing.T) {
 	t.Helper()
-	mark := []byte(demoEnv + "=" + t.Name() + "\x00")
+	mark := []byte(demoMark(t) + "\x00")
 	environs, err := filepath.Glob("/proc/[0-9]*/environ")
 	require.NoError(t, err)
 	for _, path := range environs {
