@@ -60,6 +60,9 @@ func newStage() (*stage, error) {
 	if s.client, err = s.node.AddHost("client", "198.18.64.2/24"); err != nil {
 		return nil, err
 	}
+	if err := s.client.AddAddress("eth0", "198.18.64.3/24"); err != nil {
+		return nil, err
+	}
 	if err := s.startDNAT(); err != nil {
 		return nil, err
 	}

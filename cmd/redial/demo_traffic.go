@@ -114,13 +114,23 @@ func (t *traffic) count(address, name string, err error, took time.Duration) {
 	}
 }
 
+// source gives the NodePort's clients an address of their own. Two addresses of one Service end at one port of the proxy,
+// where a client's connections to both may have the same source port. If one is in TIME_WAIT there, the kernel drops the
+// other's SYN (PAWS: timestamps of connections to different addresses cannot be compared), a second or more of delay.
+func source(address string) netip.AddrPort {
+	if address == nodePort {
+		return netip.MustParseAddrPort("198.18.64.3:0")
+	}
+	return netip.MustParseAddrPort("198.18.64.2:0")
+}
+
 // request fetches a page over a connection of its own and returns the name of the backend that answered.
 func request(from *lab.Host, address string) (string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	var conn net.Conn
 	err := from.Do(func() (err error) {
-		conn, err = (&net.Dialer{}).DialTCP(ctx, "tcp", netip.AddrPort{}, netip.MustParseAddrPort(address))
+		conn, err = (&net.Dialer{}).DialTCP(ctx, "tcp", source(address), netip.MustParseAddrPort(address))
 		return err
 	})
 	if err != nil {
