@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"net/netip"
+	"runtime"
 	"sync"
 	"time"
 
@@ -40,9 +41,14 @@ type Config struct {
 	// Mark is set on backend sockets (SO_MARK) so that rules can tell the proxy's own connections. 0: none, which
 	// needs no privilege.
 	Mark uint32
-	// MaxFDs is how many file descriptors listeners and connections may hold together: 2 each. At the limit new
-	// connections wait in the kernel's accept queue. 0: the process's limit less 64 for everything else.
+	// MaxFDs is how many file descriptors there may be. A quarter is for UDP sessions, one each; TCP listeners and
+	// connections share the rest, two each, so that a flood of one protocol does not starve the other. At the limit new
+	// connections wait in the kernel's accept queue, and a new session ends the one that has been idle for longest.
+	// 0: the process's limit less 64 for everything else.
 	MaxFDs int
+	// UDPTimeout ends a UDP session that has been idle, in both directions, for so long. 0: 60s, long enough for a slow
+	// answer and for a sender of statistics that is silent between intervals.
+	UDPTimeout time.Duration
 	// Log may be nil: nothing is logged.
 	Log *logrus.Entry
 }
@@ -57,6 +63,7 @@ func (c Config) withDefaults() Config {
 		{&c.HalfCloseTimeout, time.Hour},
 		{&c.KeepAlive, 15 * time.Second},
 		{&c.UserTimeout, 2 * time.Minute},
+		{&c.UDPTimeout, time.Minute},
 	} {
 		if *d.field == 0 {
 			*d.field = d.value
@@ -81,19 +88,25 @@ const fdsPerConnection = 2
 type Relay struct {
 	cfg Config
 	fds *semaphore.Weighted
+	udp udpBudget
 
 	mu        sync.Mutex // guards what follows; never held across a system call that can block
 	closed    bool
 	listeners map[*Listener]struct{}
 	running   sync.WaitGroup // accept loops and connections
+	loops     []*udpLoop
+	nextLoop  int
+	looping   sync.WaitGroup
 }
 
 // New returns a Relay without listeners. It starts nothing.
 func New(cfg Config) *Relay {
 	cfg = cfg.withDefaults()
+	sessions := cfg.MaxFDs / 4
 	return &Relay{
 		cfg:       cfg,
-		fds:       semaphore.NewWeighted(int64(cfg.MaxFDs)),
+		fds:       semaphore.NewWeighted(int64(cfg.MaxFDs - sessions)),
+		udp:       udpBudget{max: int64(sessions)},
 		listeners: map[*Listener]struct{}{},
 	}
 }
@@ -101,9 +114,10 @@ func New(cfg Config) *Relay {
 // ErrShutdown is returned by Listen after Shutdown.
 var ErrShutdown = errors.New("the relay is shutting down")
 
-// Shutdown stops accepting on every listener and waits until the last connection has ended. When ctx ends first, it
-// resets those that are left and returns how many there were.
+// Shutdown stops accepting on every TCP listener and waits until the last connection has ended. When ctx ends first, it
+// resets those that are left and returns how many there were. UDP, which has no end to wait for, is relayed until then.
 func (r *Relay) Shutdown(ctx context.Context) (cut int) {
+	defer r.stopLoops()
 	r.mu.Lock()
 	r.closed = true
 	listeners := make([]*Listener, 0, len(r.listeners))
@@ -127,6 +141,36 @@ func (r *Relay) Shutdown(ctx context.Context) (cut int) {
 	}
 	<-done
 	return cut
+}
+
+// udpLoop returns the event loop for the next UDP listener. They are one per processor, and begin with the first
+// listener.
+func (r *Relay) udpLoop() (*udpLoop, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed {
+		return nil, ErrShutdown
+	}
+	if len(r.loops) < runtime.GOMAXPROCS(0) {
+		lp, err := newUDPLoop(r)
+		if err != nil {
+			return nil, err
+		}
+		r.loops = append(r.loops, lp)
+		r.looping.Go(lp.run)
+	}
+	r.nextLoop++
+	return r.loops[r.nextLoop%len(r.loops)], nil
+}
+
+func (r *Relay) stopLoops() {
+	r.mu.Lock()
+	loops := r.loops
+	r.mu.Unlock()
+	for _, lp := range loops {
+		lp.stop()
+	}
+	r.looping.Wait()
 }
 
 func (r *Relay) add(l *Listener) error {

@@ -16,3 +16,12 @@ func TestRelay(t *testing.T) {
 		}
 	})
 }
+
+func TestUDPRelay(t *testing.T) {
+	relaytest.RunUDP(t, func(cfg relay.Config) (relaytest.Engine, relaytest.ListenUDP) {
+		r := relay.New(cfg)
+		return r, func(addr netip.AddrPort, name string, b relay.Balancer) (relaytest.UDPListener, error) {
+			return r.ListenUDP(addr, name, b)
+		}
+	})
+}

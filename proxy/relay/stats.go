@@ -20,12 +20,21 @@ type Stats struct {
 	HalfClosed   uint64 `json:"halfClosed"`   // connections cut after HalfCloseTimeout
 	AcceptErrors uint64 `json:"acceptErrors"` // accept(2) failures: out of descriptors or memory
 	FDWaits      uint64 `json:"fdWaits"`      // connections that waited for file descriptors
+
+	// Of UDP only:
+	DatagramsIn  uint64 `json:"datagramsIn,omitempty"`  // from clients
+	DatagramsOut uint64 `json:"datagramsOut,omitempty"` // to clients
+	Dropped      uint64 `json:"dropped,omitempty"`      // datagrams of either direction that could not be sent on
+	Overflows    uint64 `json:"overflows,omitempty"`    // datagrams the kernel dropped for want of receive buffer
+	Expired      uint64 `json:"expired,omitempty"`      // sessions that ended by being idle
+	Evicted      uint64 `json:"evicted,omitempty"`      // sessions that ended to make room for others
 }
 
 type counters struct {
 	accepted, connected, failed, noBackend, abandoned, retried, retries atomic.Uint64
 	active                                                              atomic.Int64
 	bytesIn, bytesOut, resets, halfClosed, acceptErrors, fdWaits        atomic.Uint64
+	datagramsIn, datagramsOut, dropped, overflows, expired, evicted     atomic.Uint64
 }
 
 func (c *counters) snapshot() Stats {
@@ -36,6 +45,8 @@ func (c *counters) snapshot() Stats {
 		Active: c.active.Load(), BytesIn: c.bytesIn.Load(), BytesOut: c.bytesOut.Load(),
 		Resets: c.resets.Load(), HalfClosed: c.halfClosed.Load(),
 		AcceptErrors: c.acceptErrors.Load(), FDWaits: c.fdWaits.Load(),
+		DatagramsIn: c.datagramsIn.Load(), DatagramsOut: c.datagramsOut.Load(), Dropped: c.dropped.Load(),
+		Overflows: c.overflows.Load(), Expired: c.expired.Load(), Evicted: c.evicted.Load(),
 	}
 }
 
@@ -48,5 +59,7 @@ func (s Stats) Add(o Stats) Stats {
 		Active: s.Active + o.Active, BytesIn: s.BytesIn + o.BytesIn, BytesOut: s.BytesOut + o.BytesOut,
 		Resets: s.Resets + o.Resets, HalfClosed: s.HalfClosed + o.HalfClosed,
 		AcceptErrors: s.AcceptErrors + o.AcceptErrors, FDWaits: s.FDWaits + o.FDWaits,
+		DatagramsIn: s.DatagramsIn + o.DatagramsIn, DatagramsOut: s.DatagramsOut + o.DatagramsOut, Dropped: s.Dropped + o.Dropped,
+		Overflows: s.Overflows + o.Overflows, Expired: s.Expired + o.Expired, Evicted: s.Evicted + o.Evicted,
 	}
 }

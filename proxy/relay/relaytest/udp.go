@@ -1,0 +1,541 @@
+package relaytest
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"redial/proxy/intercept/lab"
+	"redial/proxy/relay"
+)
+
+// UDPListener is what the suite needs of a UDP listener.
+type UDPListener interface {
+	Listener
+	Retain(usable []netip.AddrPort)
+}
+
+// ListenUDP opens a UDP listener on an engine.
+type ListenUDP func(addr netip.AddrPort, name string, b relay.Balancer) (UDPListener, error)
+
+// NewUDP makes an engine.
+type NewUDP func(relay.Config) (Engine, ListenUDP)
+
+// RunUDP runs the UDP suite.
+func RunUDP(t *testing.T, new NewUDP) {
+	for name, test := range map[string]func(*testing.T, NewUDP){
+		"Datagrams":                testDatagrams,
+		"SessionKeepsItsSocket":    testSessionKeepsItsSocket,
+		"ManyClients":              testManyClients,
+		"OneSided":                 testOneSided,
+		"IdleSessionEnds":          testIdleSessionEnds,
+		"RepliesKeepASessionAlive": testRepliesKeepASessionAlive,
+		"RefusedMoves":             testRefusedMoves,
+		"BackendRestarts":          testBackendRestarts,
+		"BackendDiesInSession":     testBackendDiesInSession,
+		"AllRefuse":                testAllRefuse,
+		"RetainEndsSessions":       testRetainEndsSessions,
+		"UDPRefusing":              testUDPRefusing,
+		"SessionsAreBounded":       testSessionsAreBounded,
+		"FloodLeavesOthersAlone":   testFloodLeavesOthersAlone,
+		"SourceOfReplies":          testSourceOfReplies,
+		"UDPFDExhaustion":          testUDPFDExhaustion,
+		"Overflow":                 testOverflow,
+		"CloseAndShutdown":         testCloseAndShutdown,
+	} {
+		t.Run(name, func(t *testing.T) { test(t, new) })
+	}
+}
+
+func startUDP(t *testing.T, new NewUDP, cfg relay.Config, b *balancer) (Engine, UDPListener) {
+	t.Helper()
+	engine, listen := new(cfg)
+	return engine, serveUDP(t, engine, listen, b, "127.0.0.1")
+}
+
+func serveUDP(t *testing.T, engine Engine, listen ListenUDP, b *balancer, address string) UDPListener {
+	t.Helper()
+	var l UDPListener
+	listenAnywhere(t, func(addr netip.AddrPort, name string, b relay.Balancer) (_ Listener, err error) {
+		l, err = listen(addr, name, b)
+		return l, err
+	}, netip.MustParseAddr(address), b)
+	served := make(chan struct{})
+	go func() { l.Serve(); close(served) }()
+	t.Cleanup(func() {
+		ctx, cancel := context.WithCancel(context.Background())
+		cancel()
+		engine.Shutdown(ctx)
+		waitFor(t, served, "Serve to end")
+		s := l.Stats()
+		require.Zero(t, s.Active, "%+v", s)
+		require.Equal(t, s.Accepted, s.Connected+s.Failed+s.NoBackend, "%+v", s)
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		for a, n := range b.active {
+			require.Zero(t, n, "sessions to %s", a)
+		}
+	})
+	return l
+}
+
+// udpBackend answers each datagram by what answer makes of it; nil is no answer.
+func udpBackend(t *testing.T, address string, answer func(from net.Addr, datagram []byte) []byte) (netip.AddrPort, func()) {
+	t.Helper()
+	conn, err := net.ListenPacket("udp", address)
+	require.NoError(t, err)
+	return serveDatagrams(t, conn, answer)
+}
+
+func serveDatagrams(t *testing.T, conn net.PacketConn, answer func(from net.Addr, datagram []byte) []byte) (netip.AddrPort, func()) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		buf := make([]byte, 1<<16)
+		for {
+			n, from, err := conn.ReadFrom(buf)
+			if errors.Is(err, net.ErrClosed) {
+				return
+			}
+			if reply := answer(from, buf[:n]); err == nil && reply != nil {
+				conn.WriteTo(reply, from)
+			}
+		}
+	}()
+	stop := func() { conn.Close(); <-done }
+	t.Cleanup(stop)
+	return conn.LocalAddr().(*net.UDPAddr).AddrPort(), stop
+}
+
+func same(_ net.Addr, datagram []byte) []byte { return append([]byte{}, datagram...) }
+
+// named answers "name:datagram".
+func named(name string) func(net.Addr, []byte) []byte {
+	return func(_ net.Addr, d []byte) []byte { return append([]byte(name+":"), d...) }
+}
+
+func udpClient(t *testing.T, l UDPListener) *net.UDPConn {
+	t.Helper()
+	conn, err := net.Dial("udp", l.Addr().String())
+	require.NoError(t, err)
+	t.Cleanup(func() { conn.Close() })
+	conn.SetDeadline(time.Now().Add(patience))
+	return conn.(*net.UDPConn)
+}
+
+func exchange(t *testing.T, conn net.Conn, datagram string) string {
+	t.Helper()
+	_, err := conn.Write([]byte(datagram))
+	require.NoError(t, err)
+	buf := make([]byte, 1<<16)
+	n, err := conn.Read(buf)
+	require.NoError(t, err)
+	return string(buf[:n])
+}
+
+// One in is one out, whole, whatever its size. An empty datagram is a datagram.
+func testDatagrams(t *testing.T, new NewUDP) {
+	a, _ := udpBackend(t, "127.0.0.1:0", same)
+	_, l := startUDP(t, new, relay.Config{}, balance(a))
+	conn := udpClient(t, l)
+	for _, size := range []int{0, 1, 64, 1472, 1500, 1501, 4097, 65507} {
+		want := random(size)
+		_, err := conn.Write(want)
+		require.NoError(t, err)
+		got := make([]byte, 1<<16)
+		n, err := conn.Read(got)
+		require.NoError(t, err, "%d bytes", size)
+		assert.True(t, bytes.Equal(want, got[:n]), "%d bytes", size)
+	}
+	s := l.Stats()
+	assert.EqualValues(t, 8, s.DatagramsIn)
+	assert.EqualValues(t, 8, s.DatagramsOut)
+	assert.Zero(t, s.Dropped)
+}
+
+func testSessionKeepsItsSocket(t *testing.T, new NewUDP) {
+	address := func(from net.Addr, _ []byte) []byte { return []byte(from.String()) }
+	a, _ := udpBackend(t, "127.0.0.1:0", address)
+	b, _ := udpBackend(t, "127.0.0.1:0", address)
+	_, l := startUDP(t, new, relay.Config{}, balance(a, b))
+	one, two := udpClient(t, l), udpClient(t, l)
+	first := exchange(t, one, "?")
+	assert.NotEqual(t, first, exchange(t, two, "?"))
+	for range 10 {
+		assert.Equal(t, first, exchange(t, one, "?"))
+	}
+	assert.EqualValues(t, 2, l.Stats().Accepted)
+}
+
+// Every client gets its own answers, also when they are many and at once.
+func testManyClients(t *testing.T, new NewUDP) {
+	const clients, rounds = 100, 50
+	a, _ := udpBackend(t, "127.0.0.1:0", same)
+	b, _ := udpBackend(t, "127.0.0.1:0", same)
+	_, l := startUDP(t, new, relay.Config{}, balance(a, b))
+	var wg sync.WaitGroup
+	for c := range clients {
+		conn := udpClient(t, l)
+		wg.Go(func() {
+			buf := make([]byte, 1<<16)
+			for r := range rounds {
+				want := fmt.Sprintf("%d/%d", c, r)
+				conn.Write([]byte(want))
+				n, err := conn.Read(buf)
+				if !assert.NoError(t, err) || !assert.Equal(t, want, string(buf[:n])) {
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+	assert.EqualValues(t, clients, l.Stats().Accepted)
+	assert.EqualValues(t, clients*rounds, l.Stats().DatagramsOut)
+}
+
+// statsd: nobody ever answers, and the session lives by the client's datagrams alone.
+func testOneSided(t *testing.T, new NewUDP) {
+	got := make(chan string, 100)
+	sources := map[string]bool{}
+	a, _ := udpBackend(t, "127.0.0.1:0", func(from net.Addr, d []byte) []byte {
+		sources[from.String()] = true
+		got <- string(d)
+		return nil
+	})
+	_, l := startUDP(t, new, relay.Config{UDPTimeout: time.Second}, balance(a))
+	conn := udpClient(t, l)
+	tick := time.NewTicker(100 * time.Millisecond)
+	defer tick.Stop()
+	for i := range 20 {
+		<-tick.C
+		fmt.Fprintf(conn, "%d", i)
+		assert.Equal(t, fmt.Sprint(i), <-got)
+	}
+	assert.EqualValues(t, 1, l.Stats().Accepted)
+	assert.Len(t, sources, 1)
+}
+
+func testIdleSessionEnds(t *testing.T, new NewUDP) {
+	a, _ := udpBackend(t, "127.0.0.1:0", same)
+	b := balance(a)
+	_, l := startUDP(t, new, relay.Config{UDPTimeout: 50 * time.Millisecond}, b)
+	conn := udpClient(t, l)
+	exchange(t, conn, "x")
+	before := openFDs(t)
+	eventually(t, func() bool { return l.Stats().Active == 0 }, "the session to end")
+	assert.EqualValues(t, 1, l.Stats().Expired)
+	eventually(t, func() bool { return openFDs(t) == before-1 }, "its socket to close")
+	assert.Equal(t, "again", exchange(t, conn, "again"))
+}
+
+// The client subscribed once and only listens.
+func testRepliesKeepASessionAlive(t *testing.T, new NewUDP) {
+	conn, err := net.ListenPacket("udp", "127.0.0.1:0")
+	require.NoError(t, err)
+	t.Cleanup(func() { conn.Close() })
+	_, l := startUDP(t, new, relay.Config{UDPTimeout: time.Second}, balance(conn.LocalAddr().(*net.UDPAddr).AddrPort()))
+	client := udpClient(t, l)
+	client.Write([]byte("subscribe"))
+	buf := make([]byte, 100)
+	_, from, err := conn.ReadFrom(buf)
+	require.NoError(t, err)
+	tick := time.NewTicker(100 * time.Millisecond)
+	defer tick.Stop()
+	for range 20 {
+		<-tick.C
+		conn.WriteTo([]byte("news"), from)
+		n, err := client.Read(buf)
+		require.NoError(t, err)
+		assert.Equal(t, "news", string(buf[:n]))
+	}
+	assert.EqualValues(t, 1, l.Stats().Active)
+}
+
+func refusedUDP(t *testing.T) netip.AddrPort {
+	t.Helper()
+	a, stop := udpBackend(t, "127.0.0.1:0", same)
+	stop()
+	return a
+}
+
+// The very datagram that was refused reaches the next backend, without the client's doing.
+func testRefusedMoves(t *testing.T, new NewUDP) {
+	good, _ := udpBackend(t, "127.0.0.1:0", named("good"))
+	b := balance(refusedUDP(t), refusedUDP(t), good)
+	_, l := startUDP(t, new, relay.Config{}, b)
+	for range 20 {
+		assert.Equal(t, "good:once", exchange(t, udpClient(t, l), "once"))
+	}
+	assert.Zero(t, l.Stats().Dropped)
+	assert.Greater(t, l.Stats().Retried, uint64(0))
+}
+
+// A backend that comes back within moments is asked again on the same session.
+func testBackendRestarts(t *testing.T, new NewUDP) {
+	a, stop := udpBackend(t, "127.0.0.1:0", named("old"))
+	_, l := startUDP(t, new, relay.Config{}, balance(a))
+	conn := udpClient(t, l)
+	assert.Equal(t, "old:x", exchange(t, conn, "x"))
+	stop()
+	conn.Write([]byte("into the void"))
+	eventually(t, func() bool { return l.Stats().Dropped == 1 }, "the datagram to be given up")
+	udpBackend(t, a.String(), named("new"))
+	assert.Equal(t, "new:y", exchange(t, conn, "y"))
+}
+
+// In the middle of a session, several datagrams later: none of them is lost to the dead backend's error.
+func testBackendDiesInSession(t *testing.T, new NewUDP) {
+	a, stop := udpBackend(t, "127.0.0.1:0", named("a"))
+	b, _ := udpBackend(t, "127.0.0.1:0", named("b"))
+	_, l := startUDP(t, new, relay.Config{}, balance(a, b))
+	conn := udpClient(t, l)
+	for range 3 {
+		require.Equal(t, "a:x", exchange(t, conn, "x"))
+	}
+	stop()
+	for range 3 {
+		require.Equal(t, "b:x", exchange(t, conn, "x"))
+	}
+	assert.Zero(t, l.Stats().Dropped)
+}
+
+func testAllRefuse(t *testing.T, new NewUDP) {
+	backends := []netip.AddrPort{refusedUDP(t), refusedUDP(t)}
+	b := balance(backends...)
+	_, l := startUDP(t, new, relay.Config{}, b)
+	conn := udpClient(t, l)
+	conn.Write([]byte("x"))
+	eventually(t, func() bool { return l.Stats().Dropped == 1 }, "the datagram to be given up")
+	assert.ElementsMatch(t, backends, b.picked(), "each is tried once")
+	eventually(t, func() bool { return l.Stats().Active == 0 }, "the session to end")
+	good, _ := udpBackend(t, "127.0.0.1:0", named("good"))
+	b.mu.Lock()
+	b.backends = append(b.backends, good)
+	b.mu.Unlock()
+	assert.Equal(t, "good:y", exchange(t, conn, "y"), "the loop goes on")
+}
+
+// The next datagram of a client whose backend has left, from the same port, reaches another.
+func testRetainEndsSessions(t *testing.T, new NewUDP) {
+	a, _ := udpBackend(t, "127.0.0.1:0", named("a"))
+	c, _ := udpBackend(t, "127.0.0.1:0", named("c"))
+	b := balance(a, c)
+	_, l := startUDP(t, new, relay.Config{}, b)
+	one, two := udpClient(t, l), udpClient(t, l)
+	require.Equal(t, "a:x", exchange(t, one, "x"))
+	require.Equal(t, "c:x", exchange(t, two, "x"))
+	b.mu.Lock()
+	b.backends = []netip.AddrPort{c}
+	b.mu.Unlock()
+	l.Retain([]netip.AddrPort{c})
+	eventually(t, func() bool { return l.Stats().Active == 1 }, "the session to end")
+	assert.Equal(t, "c:y", exchange(t, one, "y"))
+	assert.Equal(t, "c:y", exchange(t, two, "y"))
+	assert.EqualValues(t, 3, l.Stats().Accepted, "the other session went on")
+}
+
+func testUDPRefusing(t *testing.T, new NewUDP) {
+	a, _ := udpBackend(t, "127.0.0.1:0", same)
+	_, l := startUDP(t, new, relay.Config{}, balance(a))
+	for range 10 {
+		require.NoError(t, l.SetOpen(false))
+		conn := udpClient(t, l)
+		conn.Write([]byte("x"))
+		_, err := conn.Read(make([]byte, 1))
+		require.ErrorIs(t, err, syscall.ECONNREFUSED, "ICMP port unreachable")
+		_, err = net.ListenPacket("udp", l.Addr().String())
+		require.ErrorIs(t, err, syscall.EADDRINUSE, "the port stays ours")
+		require.NoError(t, l.SetOpen(true))
+		require.Equal(t, "y", exchange(t, conn, "y"), "the same client, again")
+	}
+}
+
+func testSessionsAreBounded(t *testing.T, new NewUDP) {
+	a, _ := udpBackend(t, "127.0.0.1:0", same)
+	engine, listen := new(relay.Config{MaxFDs: 80}) // 20 sessions, 10 each
+	b, other := balance(a), balance(a)
+	l := serveUDP(t, engine, listen, b, "127.0.0.1")
+	m := serveUDP(t, engine, listen, other, "127.0.0.1")
+	keep := udpClient(t, m)
+	exchange(t, keep, "x")
+	busy := udpClient(t, l)
+	for range 50 {
+		exchange(t, udpClient(t, l), "x")
+		exchange(t, busy, "x")
+	}
+	assert.EqualValues(t, 10, l.Stats().Active)
+	assert.EqualValues(t, 51-10, l.Stats().Evicted)
+	assert.EqualValues(t, 51, l.Stats().Accepted, "the one that is used is not the one that goes")
+	assert.EqualValues(t, 1, m.Stats().Active, "another listener's sessions are its own")
+	assert.Zero(t, m.Stats().Evicted)
+}
+
+// All that can be sent at one listener leaves another's answers undisturbed.
+func testFloodLeavesOthersAlone(t *testing.T, new NewUDP) {
+	a, _ := udpBackend(t, "127.0.0.1:0", func(net.Addr, []byte) []byte { return nil })
+	c, _ := udpBackend(t, "127.0.0.1:0", same)
+	engine, listen := new(relay.Config{})
+	// As many listeners as make two of them share a loop.
+	flooded := serveUDP(t, engine, listen, balance(a), "127.0.0.1")
+	var others []*net.UDPConn
+	for range 4 {
+		others = append(others, udpClient(t, serveUDP(t, engine, listen, balance(c), "127.0.0.1")))
+	}
+	stop := make(chan struct{})
+	var wg sync.WaitGroup
+	for range 4 {
+		conn := udpClient(t, flooded)
+		wg.Go(func() {
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+					conn.Write([]byte("noise"))
+				}
+			}
+		})
+	}
+	eventually(t, func() bool { return flooded.Stats().DatagramsIn > 1000 }, "the flood")
+	for range 50 {
+		for _, conn := range others {
+			assert.Equal(t, "x", exchange(t, conn, "x"))
+		}
+	}
+	close(stop)
+	wg.Wait()
+}
+
+// A client is answered from the address it asked, whichever of the node's it was.
+func testSourceOfReplies(t *testing.T, new NewUDP) {
+	lab.Run(t, func(t *testing.T, node *lab.Host) {
+		client, err := node.AddHost("client", "198.18.2.2/24", "2001:db8:2::2/64")
+		require.NoError(t, err)
+		require.NoError(t, node.AddAddress(client.Uplink, "198.18.2.77/24"))
+		require.NoError(t, node.AddAddress(client.Uplink, "2001:db8:2::77/64"))
+		v4, _ := udpBackend(t, "127.0.0.1:0", same)
+		v6, _ := udpBackend(t, "[::1]:0", same)
+		engine, listen := new(relay.Config{})
+		l4 := serveUDP(t, engine, listen, balance(v4), "0.0.0.0")
+		l6 := serveUDP(t, engine, listen, balance(v6), "::")
+		for _, c := range []struct {
+			from    *lab.Host
+			l       UDPListener
+			address string
+		}{
+			{client, l4, "198.18.2.1"}, {client, l4, "198.18.2.77"}, {node, l4, "127.0.0.1"}, {node, l4, "127.0.0.9"},
+			{client, l6, "2001:db8:2::1"}, {client, l6, "2001:db8:2::77"}, {node, l6, "::1"},
+			{client, l6, linkLocal(t, client.Uplink) + "%eth0"},
+		} {
+			var conn net.Conn
+			require.NoError(t, c.from.Do(func() (err error) {
+				// Connected: the kernel drops what comes from any other address.
+				conn, err = net.Dial("udp", net.JoinHostPort(c.address, netPort(c.l.Addr().Port())))
+				return err
+			}), c.address)
+			conn.SetDeadline(time.Now().Add(patience))
+			assert.Equal(t, "x", exchange(t, conn, "x"), c.address)
+			conn.Close()
+		}
+	})
+}
+
+func linkLocal(t *testing.T, device string) string {
+	t.Helper()
+	link, err := net.InterfaceByName(device)
+	require.NoError(t, err)
+	addrs, err := link.Addrs()
+	require.NoError(t, err)
+	for _, a := range addrs {
+		if ip := a.(*net.IPNet).IP; ip.To4() == nil && ip.IsLinkLocalUnicast() {
+			return ip.String()
+		}
+	}
+	require.FailNow(t, "no link-local address")
+	return ""
+}
+
+// The process has no descriptor left. The loop goes on, and new clients are served at the expense of idle ones.
+func testUDPFDExhaustion(t *testing.T, new NewUDP) {
+	lab.Run(t, func(t *testing.T, _ *lab.Host) {
+		a, _ := udpBackend(t, "127.0.0.1:0", same)
+		b := balance(a)
+		_, l := startUDP(t, new, relay.Config{MaxFDs: 1 << 20}, b)
+		idle, last := udpClient(t, l), udpClient(t, l)
+		exchange(t, idle, "x")
+		limit := uint64(openFDs(t) + 5)
+		require.NoError(t, syscall.Setrlimit(syscall.RLIMIT_NOFILE, &syscall.Rlimit{Cur: limit, Max: limit}))
+		var files []*os.File
+		for {
+			f, err := os.Open("/dev/null")
+			if err != nil {
+				break
+			}
+			files = append(files, f)
+		}
+		assert.Equal(t, "y", exchange(t, last, "y"))
+		assert.EqualValues(t, 1, l.Stats().Evicted)
+		for _, f := range files {
+			f.Close()
+		}
+		assert.Equal(t, "z", exchange(t, idle, "z"))
+	})
+}
+
+// What the kernel drops before the loop sees it is counted too.
+func testOverflow(t *testing.T, new NewUDP) {
+	hold := make(chan struct{})
+	a, _ := udpBackend(t, "127.0.0.1:0", same)
+	b := balance(a)
+	held := make(chan struct{})
+	var once sync.Once
+	b.onPick = func() { once.Do(func() { close(held); <-hold }) }
+	_, l := startUDP(t, new, relay.Config{}, b)
+	conn := udpClient(t, l)
+	conn.Write([]byte("x"))
+	waitFor(t, held, "the loop to be held up")
+	big := random(60000)
+	for range 2000 { // 120 MB, more than any buffer
+		conn.Write(big)
+	}
+	close(hold)
+	eventually(t, func() bool {
+		conn.Write([]byte("x")) // its arrival tells of those that did not
+		return l.Stats().Overflows > 0
+	}, "the loss to be counted")
+}
+
+func testCloseAndShutdown(t *testing.T, new NewUDP) {
+	a, _ := udpBackend(t, "127.0.0.1:0", same)
+	engine, listen := new(relay.Config{})
+	l, m := serveUDP(t, engine, listen, balance(a), "127.0.0.1"), serveUDP(t, engine, listen, balance(a), "127.0.0.1")
+	c, d := udpClient(t, l), udpClient(t, m)
+	exchange(t, c, "x")
+	exchange(t, d, "x")
+	require.NoError(t, l.Close())
+	require.NoError(t, l.Close(), "twice")
+	c.Write([]byte("x"))
+	_, err := c.Read(make([]byte, 1))
+	require.ErrorIs(t, err, syscall.ECONNREFUSED)
+	assert.Equal(t, "y", exchange(t, d, "y"))
+	engine.Shutdown(context.Background())
+	d.Write([]byte("x"))
+	_, err = d.Read(make([]byte, 1))
+	require.ErrorIs(t, err, syscall.ECONNREFUSED)
+	require.NoError(t, m.Close(), "after the end")
+	m.Retain(nil)
+	require.NoError(t, m.SetOpen(false))
+	_, err = listen(l.Addr(), "late", balance())
+	require.ErrorIs(t, err, relay.ErrShutdown)
+}

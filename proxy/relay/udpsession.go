@@ -1,0 +1,369 @@
+package relay
+
+import (
+	"errors"
+	"net/netip"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// keptDatagram is the largest datagram that a session keeps for another try: one that fits an Ethernet frame, as nearly
+// all requests do.
+const keptDatagram = 1500
+
+// udpSession is one client's socket towards one backend. It belongs to the loop.
+type udpSession struct {
+	listener *UDPListener
+	key      clientKey
+	clientIP netip.Addr
+	backend  netip.AddrPort
+	fd       int
+	slot     int32
+	// used is the time of the last datagram in either direction; ordered that of the last move within the LRU.
+	used, ordered time.Time
+	// last is the latest datagram to the backend for as long as nothing has come back: what an ICMP error is about.
+	last    []byte
+	waiting bool // last is not answered yet
+	resent  bool // last has been sent to this backend twice
+	// refusers are the backends that have refused last. Each is asked once per datagram, or backends that all refuse
+	// would pass it round for ever.
+	refusers []netip.AddrPort
+
+	// Where replies go and come from, as sendmsg(2) wants it.
+	name       unix.RawSockaddrInet6
+	nameLen    uint32
+	control    [controlSize]byte
+	controlLen int
+}
+
+// readable takes one batch from clients.
+func (l *UDPListener) readable() (drained bool) {
+	in := l.loop.in
+	n, errno := in.recv(l.fd, 0, batchSize, true)
+	if errno != 0 {
+		// An error that belongs to the socket is an ICMP message about a reply: that client is gone. It has been taken.
+		return errno == unix.EAGAIN
+	}
+	for i := range n {
+		key, drops, ok := in.from(i)
+		if drops != l.drops {
+			l.stats.overflows.Add(uint64(drops - l.drops))
+			l.drops = drops
+		}
+		if !ok {
+			l.stats.dropped.Add(1)
+			continue
+		}
+		data := in.data(i)
+		l.stats.datagramsIn.Add(1)
+		l.stats.bytesIn.Add(uint64(len(data)))
+		l.deliver(key, &in.names[i], data)
+	}
+	return n < batchSize
+}
+
+// deliver sends a datagram to the backend of its client, which is chosen now if there is none.
+func (l *UDPListener) deliver(key clientKey, name *unix.RawSockaddrInet6, data []byte) {
+	s, ok := l.sessions.Get(key)
+	if ok {
+		s.used, s.ordered = l.loop.now, l.loop.now
+		s.send(data)
+		return
+	}
+	l.stats.accepted.Add(1)
+	if !l.room() {
+		l.stats.failed.Add(1)
+		l.stats.dropped.Add(1)
+		return
+	}
+	s = &udpSession{listener: l, key: key, fd: -1, used: l.loop.now, ordered: l.loop.now}
+	s.setReturn(name)
+	if !s.open(nil) {
+		l.relay.udp.give()
+		l.stats.noBackend.Add(1)
+		l.stats.dropped.Add(1)
+		return
+	}
+	l.stats.connected.Add(1)
+	l.stats.active.Add(1)
+	l.loop.live++
+	l.sessions.Add(key, s)
+	s.send(data)
+}
+
+// room makes sure that there may be one more session, at the expense of the one that has been idle for longest: of this
+// listener, or, if it has none, of the one that has most.
+func (l *UDPListener) room() bool {
+	if l.sessions.Len() < l.relay.maxSessionsPerListener() && l.relay.udp.take() {
+		return true
+	}
+	from := l
+	if from.sessions.Len() == 0 {
+		for m := range l.loop.members {
+			if m.sessions.Len() > from.sessions.Len() {
+				from = m
+			}
+		}
+	}
+	_, oldest, ok := from.sessions.GetOldest()
+	if !ok {
+		return false
+	}
+	from.stats.evicted.Add(1)
+	oldest.close()
+	return l.relay.udp.take()
+}
+
+// open connects the session to a backend that is not in tried.
+func (s *udpSession) open(tried []netip.AddrPort) bool {
+	l := s.listener
+	for {
+		backend, ok := l.balancer.Pick(s.clientIP, tried)
+		if !ok {
+			return false
+		}
+		fd, err := connectUDP(backend, l.relay.cfg.Mark)
+		if errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE) {
+			// Our shortage: one idle session less, and the backend is asked for again.
+			l.balancer.Report(s.clientIP, backend, err)
+			if _, oldest, ok := l.sessions.GetOldest(); ok && oldest != s {
+				l.stats.evicted.Add(1)
+				oldest.close()
+				continue
+			}
+			return false
+		}
+		if err == nil {
+			s.slot, err = l.loop.register(fd, nil, s)
+			if err != nil {
+				unix.Close(fd)
+			}
+		}
+		l.balancer.Report(s.clientIP, backend, err)
+		if err == nil {
+			s.fd, s.backend, s.resent = fd, backend, false
+			return true
+		}
+		tried = append(tried, backend)
+	}
+}
+
+// send sends a client's datagram to the backend.
+func (s *udpSession) send(data []byte) {
+	s.keep(data)
+	errno := sendTo(s.fd, data)
+	if refused(errno) {
+		// The error is that of an earlier datagram, and this one was not sent (udp_sendmsg takes sk_err first).
+		errno = sendTo(s.fd, data)
+	}
+	switch {
+	case errno == 0:
+	case refused(errno):
+		s.move(data, errno)
+	default: // no buffer, too large for the path: lost, as datagrams are
+		s.listener.stats.dropped.Add(1)
+	}
+}
+
+// keep remembers data until the backend answers.
+func (s *udpSession) keep(data []byte) {
+	s.waiting, s.resent, s.refusers = len(data) <= keptDatagram, false, s.refusers[:0]
+	if s.waiting {
+		s.last = append(s.last[:0], data...)
+	}
+}
+
+// move takes the session, and the datagram that its backend refused, to another backend.
+func (s *udpSession) move(data []byte, why error) {
+	l := s.listener
+	for {
+		s.refusers = append(s.refusers, s.backend)
+		s.disconnect()
+		l.balancer.Report(s.clientIP, s.backend, why)
+		if !s.open(s.refusers) {
+			l.stats.dropped.Add(1)
+			s.forget()
+			return
+		}
+		l.stats.retries.Add(1)
+		errno := sendTo(s.fd, data)
+		if !refused(errno) {
+			l.stats.retried.Add(1)
+			return
+		}
+		why = errno
+	}
+}
+
+// readable takes a few replies and queues them for the client.
+func (s *udpSession) readable() (drained bool) {
+	l, loop := s.listener, s.listener.loop
+	first := loop.reserve(l, replySize)
+	n, errno := loop.out.recv(s.fd, first, replySize, false)
+	switch {
+	case errno == 0:
+	case errno == unix.EAGAIN:
+		return true
+	case refused(errno):
+		s.refusedLater(errno)
+		return false
+	default:
+		s.close()
+		return true
+	}
+	s.used, s.waiting = loop.now, false
+	for i := first; i < first+n; i++ {
+		size := int(loop.out.hdrs[i].len)
+		loop.out.address(i, size, s)
+		l.stats.datagramsOut.Add(1)
+		l.stats.bytesOut.Add(uint64(size))
+	}
+	loop.queued += n
+	return n < replySize
+}
+
+// refusedLater handles an ICMP error that came after the datagram had been sent. The datagram is sent once more, since
+// the backend may be restarting; if it is refused again, another backend gets it.
+func (s *udpSession) refusedLater(errno unix.Errno) {
+	switch {
+	case !s.waiting: // about a datagram that is forgotten; the next one will tell
+	case !s.resent:
+		s.resent = true
+		if again := sendTo(s.fd, s.last); refused(again) {
+			s.move(s.last, again)
+		}
+	default:
+		s.move(s.last, errno)
+	}
+}
+
+// close ends the session.
+func (s *udpSession) close() {
+	s.disconnect()
+	s.forget()
+}
+
+// disconnect lets go of the backend.
+func (s *udpSession) disconnect() {
+	if s.fd < 0 {
+		return
+	}
+	s.listener.loop.release(s.slot)
+	unix.Close(s.fd)
+	s.fd = -1
+	s.listener.balancer.Release(s.backend)
+}
+
+// forget lets go of the client.
+func (s *udpSession) forget() {
+	l := s.listener
+	if current, ok := l.sessions.Peek(s.key); ok && current == s {
+		l.sessions.Remove(s.key)
+		l.stats.active.Add(-1)
+		l.loop.live--
+		l.relay.udp.give()
+	}
+}
+
+// expire ends idle sessions. The LRU is in the order of datagrams from clients; those that only replies have kept alive
+// are found at its old end and move on.
+func (l *UDPListener) expire(now time.Time) {
+	timeout := l.relay.cfg.UDPTimeout
+	for {
+		key, s, ok := l.sessions.GetOldest()
+		if !ok || now.Sub(s.ordered) < timeout {
+			return
+		}
+		if now.Sub(s.used) >= timeout {
+			l.stats.expired.Add(1)
+			s.close()
+			continue
+		}
+		s.ordered = s.used
+		l.sessions.Get(key)
+	}
+}
+
+// setReturn prepares what replies need: the client's address, and, as the source, the address the client's datagrams
+// were sent to. Without the latter the kernel would choose by route, connection tracking would not recognise the reply
+// and not undo the redirection.
+func (s *udpSession) setReturn(name *unix.RawSockaddrInet6) {
+	s.name = *name
+	if name.Family == unix.AF_INET {
+		s.nameLen = unix.SizeofSockaddrInet4
+		s.clientIP = netip.AddrFrom16(s.key.addr).Unmap()
+		info := putControl(s, unix.IPPROTO_IP, unix.IP_PKTINFO, unix.SizeofInet4Pktinfo)
+		(*unix.Inet4Pktinfo)(info).Spec_dst = netip.AddrFrom16(s.key.local).Unmap().As4()
+		return
+	}
+	s.nameLen = unix.SizeofSockaddrInet6
+	s.clientIP = netip.AddrFrom16(s.key.addr)
+	info := (*unix.Inet6Pktinfo)(putControl(s, unix.IPPROTO_IPV6, unix.IPV6_PKTINFO, unix.SizeofInet6Pktinfo))
+	info.Addr = s.key.local
+	if netip.AddrFrom16(s.key.local).IsLinkLocalUnicast() {
+		info.Ifindex = s.key.scope
+	}
+}
+
+// putControl writes a control message's header and returns where its body goes.
+func putControl(s *udpSession, level, kind, size int) unsafe.Pointer {
+	h := (*unix.Cmsghdr)(unsafe.Pointer(&s.control[0]))
+	h.Level, h.Type = int32(level), int32(kind)
+	h.SetLen(unix.CmsgLen(size))
+	s.controlLen = unix.CmsgSpace(size)
+	return unsafe.Pointer(&s.control[unix.CmsgLen(0)])
+}
+
+// connectUDP makes a socket towards a backend. It does not wait, and says nothing about the backend.
+func connectUDP(backend netip.AddrPort, mark uint32) (int, error) {
+	fd, err := udpSocket(backend.Addr())
+	if err != nil {
+		return -1, err
+	}
+	if mark != 0 {
+		err = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_MARK, int(mark))
+	}
+	if err == nil {
+		err = unix.Connect(fd, sockaddr(backend))
+	}
+	if err != nil {
+		unix.Close(fd)
+		return -1, err
+	}
+	return fd, nil
+}
+
+func udpSocket(addr netip.Addr) (int, error) {
+	family := unix.AF_INET6
+	if addr.Is4() {
+		family = unix.AF_INET
+	}
+	return unix.Socket(family, unix.SOCK_DGRAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
+}
+
+func sockaddr(a netip.AddrPort) unix.Sockaddr {
+	if a.Addr().Is4() {
+		return &unix.SockaddrInet4{Addr: a.Addr().As4(), Port: int(a.Port())}
+	}
+	return &unix.SockaddrInet6{Addr: a.Addr().As16(), Port: int(a.Port())}
+}
+
+// connectRaw is connect(2) for the address family that golang.org/x/sys has no type for.
+func connectRaw(fd int, sa *unix.RawSockaddr) error {
+	_, _, errno := unix.RawSyscall(unix.SYS_CONNECT, uintptr(fd), uintptr(unsafe.Pointer(sa)), unsafe.Sizeof(*sa))
+	if errno != 0 {
+		return errno
+	}
+	return nil
+}
+
+// refused tells what ICMP says about a backend from other errors.
+func refused(errno unix.Errno) bool {
+	switch errno {
+	case unix.ECONNREFUSED, unix.EHOSTUNREACH, unix.ENETUNREACH, unix.EHOSTDOWN, unix.ENETDOWN, unix.EACCES, unix.EPERM:
+		return true
+	}
+	return false
+}
