@@ -20,11 +20,26 @@ type frontend struct {
 	key       frontendKey
 	port      uint16 // the proxy port; all listeners have it unless they listen on a VIP itself
 	balancer  *balancer.Balancer
-	listeners map[netip.AddrPort]*relay.Listener
+	listeners map[netip.AddrPort]listener
 	vips      []vip // those steered here since the last successful sync
 	open      bool
 	// broken is why the frontend has to be opened anew, on another port.
 	broken error
+}
+
+// listener is a socket of the relay, TCP or UDP.
+type listener interface {
+	Serve()
+	SetOpen(bool) error
+	Close() error
+	Stats() relay.Stats
+}
+
+func (f *frontend) listenAt(r *relay.Relay, addr netip.AddrPort) (listener, error) {
+	if f.key.name.Protocol == config.UDP {
+		return r.ListenUDP(addr, f.key.name.String(), f.balancer)
+	}
+	return r.Listen(addr, f.key.name.String(), f.balancer)
 }
 
 // listen opens the listeners that are missing at addrs.
@@ -33,7 +48,7 @@ func (f *frontend) listen(r *relay.Relay, addrs []netip.AddrPort) error {
 		if _, ok := f.listeners[addr]; ok {
 			continue
 		}
-		l, err := r.Listen(addr, f.key.name.String(), f.balancer)
+		l, err := f.listenAt(r, addr)
 		if err != nil {
 			return fmt.Errorf("listening on %s: %w", addr, err)
 		}
@@ -60,6 +75,11 @@ func (f *frontend) keep(addrs []netip.AddrPort) {
 func (f *frontend) update(port *config.ServicePort, log *logrus.Entry) {
 	usable := config.Usable(port.Endpoints, f.key.family)
 	f.balancer.Update(balancer.Config{Backends: usable, Affinity: port.Affinity})
+	for _, l := range f.listeners {
+		if udp, ok := l.(*relay.UDPListener); ok {
+			udp.Retain(usable)
+		}
+	}
 	open := len(usable) > 0
 	if open == f.open {
 		return

@@ -102,7 +102,7 @@ func supportedPorts(wanted services, problems problems) []*config.ServicePort {
 	for _, s := range inOrder(wanted) {
 		for i := range s.Ports {
 			port := &s.Ports[i]
-			if port.Name.Protocol != config.TCP {
+			if _, ok := protocols[port.Name.Protocol]; !ok {
 				problems.add(port.Name, ReasonUnsupportedProtocol, "%s is not relayed: the port is not served", port.Name.Protocol)
 				continue
 			}
@@ -111,6 +111,9 @@ func supportedPorts(wanted services, problems problems) []*config.ServicePort {
 	}
 	return ports
 }
+
+// protocols are those that are relayed.
+var protocols = map[config.Protocol]intercept.Protocol{config.TCP: intercept.TCP, config.UDP: intercept.UDP}
 
 func inOrder(wanted services) []*config.Service {
 	return slices.SortedFunc(maps.Values(wanted), func(a, b *config.Service) int {
@@ -122,7 +125,7 @@ func vipsOf(port *config.ServicePort) []vip {
 	var vips []vip
 	add := func(kind string, number uint16, addrs ...netip.Addr) {
 		for _, a := range addrs {
-			vips = append(vips, vip{intercept.VIP{Addr: a, Port: number, Protocol: intercept.TCP}, kind})
+			vips = append(vips, vip{intercept.VIP{Addr: a, Port: number, Protocol: protocols[port.Name.Protocol]}, kind})
 		}
 	}
 	add(kindClusterIP, port.Port, port.ClusterIPs...)

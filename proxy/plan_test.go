@@ -109,11 +109,10 @@ func TestPlanRefusesWhatIsNotRelayed(t *testing.T) {
 	sctp.Name.Protocol = config.SCTP
 	s.Ports = append(s.Ports, udp, sctp)
 	p := buildPlan(wantedOf(s), nil)
-	assert.Equal(t, []string{"ClusterIP 198.18.0.1:80/tcp"}, vipNames(p, "dns"))
-	require.Len(t, p.problems[s.Name], 2)
-	for _, problem := range p.problems[s.Name] {
-		assert.Equal(t, ReasonUnsupportedProtocol, problem.Reason)
-	}
+	assert.Equal(t, []string{"ClusterIP 198.18.0.1:80/tcp", "ClusterIP 198.18.0.1:80/udp"}, vipNames(p, "dns"),
+		"one number in two protocols is two addresses")
+	require.Len(t, p.problems[s.Name], 1)
+	assert.Equal(t, ReasonUnsupportedProtocol, p.problems[s.Name][0].Reason)
 }
 
 func TestSameShape(t *testing.T) {

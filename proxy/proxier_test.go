@@ -49,6 +49,9 @@ func (r *recorder) Commit(_ context.Context, bindings []intercept.Binding) error
 	r.busy = true
 	defer func() { r.busy = false }()
 	for _, b := range bindings {
+		if b.VIP.Protocol != intercept.TCP {
+			continue
+		}
 		c, err := net.Dial("tcp", b.Listen.String())
 		if err == nil {
 			c.Close()
@@ -463,6 +466,71 @@ func TestTamperedRulesAreRepaired(t *testing.T) {
 	g.rec.mu.Unlock()
 	g.eventually(func() bool { return g.rec.count() > before }, "the repair")
 	assert.EqualValues(t, 1, g.Status().Sync.Repairs)
+}
+
+// TCP and UDP on one number, as DNS has it. The UDP half changes backends and refuses without a sync, like TCP.
+func TestServesUDP(t *testing.T) {
+	g := start(t, testPorts)
+	g.tracker.SetService(object("dns", "198.18.0.1", func(s *v1.Service) {
+		s.Spec.Ports = append(s.Spec.Ports, v1.ServicePort{Name: "dns", Port: 80, Protocol: v1.ProtocolUDP})
+	}))
+	g.endpoints("dns", "http", backend(t, "tcp"))
+	a, b := udpBackend(t, "a"), udpBackend(t, "b")
+	g.udpEndpoints(a)
+	f := g.served("dns", "dns")
+	g.answers(g.served("dns", "http"), "tcp")
+	client, err := net.Dial("udp", f.address())
+	require.NoError(t, err)
+	defer client.Close()
+	// An answer that is under way when its session ends is lost, so the client asks again, as UDP clients do.
+	ask := func() (string, error) {
+		client.SetReadDeadline(time.Now().Add(50 * time.Millisecond))
+		client.Write([]byte("x"))
+		buf := make([]byte, 10)
+		n, err := client.Read(buf)
+		return string(buf[:n]), err
+	}
+	g.eventually(func() bool { got, err := ask(); return err == nil && got == "a" }, "a to serve")
+	syncs := g.rec.count()
+
+	g.udpEndpoints(b)
+	g.eventually(func() bool { got, err := ask(); return err == nil && got == "b" }, "the session to move")
+	g.udpEndpoints()
+	g.eventually(func() bool { _, err := ask(); return errors.Is(err, syscall.ECONNREFUSED) }, "datagrams to be refused")
+	g.udpEndpoints(a)
+	g.eventually(func() bool { got, err := ask(); return err == nil && got == "a" }, "a to serve")
+	assert.Equal(t, syncs, g.rec.count(), "no rule was written")
+}
+
+func (g *rig) udpEndpoints(addrs ...netip.AddrPort) {
+	name, protocol := "dns", v1.ProtocolUDP
+	slice := &discoveryv1.EndpointSlice{
+		ObjectMeta:  metav1.ObjectMeta{Namespace: "default", Name: "dns-udp", Labels: map[string]string{discoveryv1.LabelServiceName: "dns"}},
+		AddressType: discoveryv1.AddressTypeIPv4,
+	}
+	for _, a := range addrs {
+		port := int32(a.Port())
+		slice.Ports = []discoveryv1.EndpointPort{{Name: &name, Port: &port, Protocol: &protocol}}
+		slice.Endpoints = append(slice.Endpoints, discoveryv1.Endpoint{Addresses: []string{a.Addr().String()}})
+	}
+	g.tracker.SetSlice(slice)
+}
+
+func udpBackend(t *testing.T, name string) netip.AddrPort {
+	t.Helper()
+	conn, err := net.ListenPacket("udp", "127.0.0.1:0")
+	require.NoError(t, err)
+	t.Cleanup(func() { conn.Close() })
+	go func() {
+		for buf := make([]byte, 100); ; {
+			_, from, err := conn.ReadFrom(buf)
+			if err != nil {
+				return
+			}
+			conn.WriteTo([]byte(name), from)
+		}
+	}()
+	return conn.LocalAddr().(*net.UDPAddr).AddrPort()
 }
 
 func TestNothingHappensBeforeEverythingIsDelivered(t *testing.T) {

@@ -15,7 +15,6 @@ import (
 	"redial/balancer"
 	"redial/config"
 	"redial/proxy/intercept"
-	"redial/proxy/relay"
 )
 
 // step is one run of the runner: a sync, or a look at the rules when nothing asked for one.
@@ -134,7 +133,7 @@ func (p *Proxier) open(key frontendKey, port *config.ServicePort, vips []vip) er
 // openAnywhere opens a frontend on its preferred port, or the next free one.
 func (p *Proxier) openAnywhere(key frontendKey, port *config.ServicePort, vips []vip, b *balancer.Balancer) (*frontend, error) {
 	for number := range p.ports.candidates(key) {
-		f := &frontend{key: key, port: number, balancer: b, listeners: map[netip.AddrPort]*relay.Listener{}}
+		f := &frontend{key: key, port: number, balancer: b, listeners: map[netip.AddrPort]listener{}}
 		f.update(port, p.log)
 		err := f.listen(p.cfg.Relay, p.listenAddrs(vips, number))
 		if err == nil {

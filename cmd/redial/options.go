@@ -36,6 +36,7 @@ type options struct {
 	halfClose      time.Duration
 	keepAlive      time.Duration
 	userTimeout    time.Duration
+	udpTimeout     time.Duration
 	drainTimeout   time.Duration
 	adminSocket    string
 	logLevel       string
@@ -96,6 +97,7 @@ func (o *options) addFlags(f *pflag.FlagSet) {
 	f.DurationVar(&o.halfClose, "half-close-timeout", o.halfClose, "ends a connection of which one direction has ended and the other has been idle for so long")
 	f.DurationVar(&o.keepAlive, "tcp-keepalive", o.keepAlive, "TCP keep-alive interval, towards clients and backends")
 	f.DurationVar(&o.userTimeout, "tcp-user-timeout", o.userTimeout, "how long sent bytes may stay unacknowledged before a connection is given up")
+	f.DurationVar(&o.udpTimeout, "udp-timeout", o.udpTimeout, "ends a UDP session (a client address and its backend) that has been idle for so long, in both directions")
 	f.DurationVar(&o.drainTimeout, "drain-timeout", o.drainTimeout, "how long live connections may go on after SIGTERM; a second signal exits at once")
 	o.addSocketFlag(f)
 	o.addLogFlags(f)
@@ -138,6 +140,7 @@ func (o *options) validate() error {
 		{"iptables-lock-wait", o.lockWait}, {"iptables-min-sync-period", o.minSyncPeriod}, {"iptables-sync-period", o.syncPeriod},
 		{"dial-timeout", o.dialTimeout}, {"dial-try-timeout", o.tryTimeout}, {"half-close-timeout", o.halfClose},
 		{"tcp-keepalive", o.keepAlive}, {"tcp-user-timeout", o.userTimeout},
+		{"udp-timeout", o.udpTimeout},
 	} {
 		if d.value <= 0 {
 			fail("--%s %s: must be more than 0", d.flag, d.value)

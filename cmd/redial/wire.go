@@ -99,6 +99,7 @@ func wire(opts *options, log *logrus.Entry, fds int) (*node, error) {
 		HalfCloseTimeout: opts.halfClose,
 		KeepAlive:        opts.keepAlive,
 		UserTimeout:      opts.userTimeout,
+		UDPTimeout:       opts.udpTimeout,
 		Mark:             mark,
 		Log:              log,
 	})
