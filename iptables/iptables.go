@@ -44,6 +44,11 @@ type Rules struct {
 	tidied   bool      // others hold nothing of ours any more
 	network  func(v6 bool) (network, error)
 
+	flows        flowTable
+	tidiedFlows  map[bool][]intercept.Binding // by family (true: IPv6): the UDP bindings that flows were last held against
+	flowsErr     map[bool]error               // why that failed; nil: it did not
+	flowsRemoved map[bool]uint
+
 	// settled are the bindings that are in force to the last one; nil: unknown, or not all of them.
 	settled []intercept.Binding
 
@@ -71,7 +76,10 @@ func newRules(ctx context.Context, cfg Config, h host) (*Rules, error) {
 	default:
 		return nil, fmt.Errorf("iptables target %q: want %s, %s or %s", cfg.Target, TargetAuto, TargetRedirect, TargetDNAT)
 	}
-	r := &Rules{cfg: cfg, network: h.network}
+	r := &Rules{
+		cfg: cfg, network: h.network, flows: h.flows,
+		tidiedFlows: map[bool][]intercept.Binding{}, flowsErr: map[bool]error{}, flowsRemoved: map[bool]uint{},
+	}
 	if err := r.choose(ctx, h); err != nil {
 		return nil, err
 	}
@@ -141,6 +149,9 @@ func (r *Rules) Commit(ctx context.Context, bindings []intercept.Binding) error 
 		failed := f.commit(ctx, valid[f.v6], r.cfg.Mark, r.cfg.ProxyPorts)
 		errs = append(errs, failed...)
 		whole, guarded = whole && f.applied != nil, guarded && f.filterErr == nil
+		if f.applied != nil {
+			r.tidyFlows(f.v6, without(valid[f.v6], failed))
+		}
 	}
 	if whole && !r.tidied {
 		// Only now: until ours were in, these may have been what served.
@@ -154,6 +165,18 @@ func (r *Rules) Commit(ctx context.Context, bindings []intercept.Binding) error 
 		r.settled = append([]intercept.Binding{}, bindings...)
 	}
 	return errors.Join(errs...)
+}
+
+// without leaves out the bindings that errs are about.
+func without(bindings []intercept.Binding, errs []error) []intercept.Binding {
+	failed := map[intercept.VIP]bool{}
+	for _, err := range errs {
+		var be *intercept.BindingError
+		if errors.As(err, &be) {
+			failed[be.Binding.VIP] = true
+		}
+	}
+	return slices.DeleteFunc(slices.Clone(bindings), func(b intercept.Binding) bool { return failed[b.VIP] })
 }
 
 // sift sorts bindings by family and refuses those that no rule can be written for. Of two for one VIP, the one whose
@@ -221,6 +244,9 @@ func (r *Rules) Verify(ctx context.Context) (bool, error) {
 	for _, f := range r.families {
 		if f.broken != nil {
 			continue
+		}
+		if r.flowsErr[f.v6] != nil {
+			return false, nil
 		}
 		target, err := r.target(f)
 		if err != nil {

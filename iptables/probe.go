@@ -45,6 +45,7 @@ type host struct {
 	legacyTables func(v6 bool) []string
 	// generation returns the ruleset generation of a mode, if it has one.
 	generation func(Mode) func() (uint32, bool)
+	flows      flowTable
 	now        func() time.Time
 }
 
@@ -58,6 +59,7 @@ func newHost(r runner) host {
 	return host{
 		runner:  r,
 		network: readNetwork,
+		flows:   kernelFlows{},
 		client: func(path string, v6 bool, wait time.Duration) (client, error) {
 			protocol := goiptables.ProtocolIPv4
 			if v6 {

@@ -20,6 +20,10 @@ type FamilyStats struct {
 	Quarantined int
 	// Chains and Rules are what is in force now, jumps from built-in chains not counted.
 	Chains, Rules int
+	// FlowsRemoved counts connection tracking entries of UDP that contradicted the rules and were deleted.
+	FlowsRemoved uint
+	// FlowsErr says why such entries could not be deleted; nil if they could.
+	FlowsErr error
 	// Err says why the family is not steered at all; nil if it is.
 	Err error
 	// FilterErr says why the proxy ports are not guarded against direct access; nil if they are or need not be.
@@ -40,6 +44,7 @@ func (r *Rules) publish() {
 	for _, f := range r.families {
 		now := f.stats
 		now.Quarantined, now.Err, now.FilterErr = len(f.quarantined), f.broken, f.filterErr
+		now.FlowsRemoved, now.FlowsErr = r.flowsRemoved[f.v6], r.flowsErr[f.v6]
 		if f.applied != nil {
 			now.Target = describe(f.target)
 			for _, t := range f.applied.tables() {
