@@ -3,7 +3,7 @@ STATICCHECK ?= honnef.co/go/tools/cmd/staticcheck@v0.8.2
 # What the proxy needs (iptables), what the tests are written with, and a C compiler for the race detector.
 PACKAGES    := iptables iproute2 conntrack procps curl netcat-openbsd gcc libc6-dev
 
-.PHONY: build demo test lint bench deps clean
+.PHONY: build demo test lint bench bench-udp deps clean
 
 build:
 	CGO_ENABLED=0 go build -trimpath -ldflags '-X main.version=$(VERSION)' -o bin/redial ./cmd/redial
@@ -21,6 +21,11 @@ lint:
 
 bench:
 	go test -run '^$$' -bench . -benchmem ./...
+
+# redial beside kernel DNAT and nginx, which is measured if it is installed (nginx-light and libnginx-mod-stream).
+bench-udp: deps build
+	CGO_ENABLED=0 go build -trimpath -o bin/redial-bench ./cmd/redial-bench
+	@bin/redial-bench udp
 
 # Installs what is missing, or says what it is.
 deps:

@@ -1,0 +1,261 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// idleTimeout is what the proxies are told: short, so that their way back to rest can be watched.
+const idleTimeout = 2 * time.Second
+
+// system is one way to serve the backend's port.
+type system struct {
+	name    string
+	version string
+	address string // where clients send to
+	absent  string // why it cannot be measured; empty if it can
+	command func() *exec.Cmd
+
+	running *exec.Cmd // nil for the kernel, and while stopped
+	log     string
+}
+
+// start starts the system's process, if it has one.
+func (s *system) start(n *network) error {
+	if s.command == nil || s.running != nil {
+		return nil
+	}
+	s.log = filepath.Join(n.dir, s.name+".log")
+	log, err := os.OpenFile(s.log, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	cmd := s.command()
+	cmd.Stdout, cmd.Stderr = log, log
+	cmd.SysProcAttr = &unix.SysProcAttr{Setpgid: true}
+	if err := n.node.Start(cmd); err != nil {
+		return fmt.Errorf("starting %s: %w", s.name, err)
+	}
+	s.running = cmd
+	return nil
+}
+
+// stop ends the process and waits for it.
+func (s *system) stop() {
+	if s.running == nil {
+		return
+	}
+	s.running.Process.Signal(unix.SIGTERM)
+	kill := time.AfterFunc(5*time.Second, func() { s.running.Process.Kill() })
+	s.running.Wait()
+	kill.Stop()
+	s.running = nil
+}
+
+// pids are the processes whose use is counted.
+func (s *system) pids() ([]int, error) {
+	if s.running == nil {
+		return nil, nil
+	}
+	return family(s.running.Process.Pid)
+}
+
+// explain adds what the process logged to an error.
+func (s *system) explain(err error) error {
+	if err == nil || s.log == "" {
+		return err
+	}
+	b, _ := os.ReadFile(s.log)
+	return fmt.Errorf("%w\nlog of %s:\n%s", err, s.name, b[max(0, len(b)-4096):])
+}
+
+// forgetFlows empties the node's connection tracking: its entries outlive a burst, and its size is limited.
+func forgetFlows() error {
+	if err := netlink.ConntrackTableFlush(netlink.ConntrackTable); err != nil {
+		return fmt.Errorf("emptying connection tracking: %w", err)
+	}
+	return nil
+}
+
+// kernelDNAT is what kube-proxy would write for one backend.
+func kernelDNAT(n *network, protocol string) (*system, error) {
+	s := &system{name: "kernel DNAT", address: fmt.Sprintf("%s:%d", dnatIP, servicePort)}
+	if out, err := n.node.Output("iptables", "--version"); err == nil {
+		s.version = strings.TrimSpace(out)
+	}
+	_, err := n.node.Output("iptables", "-t", "nat", "-A", "PREROUTING", "-d", dnatIP, "-p", protocol, "--dport", fmt.Sprint(servicePort),
+		"-j", "DNAT", "--to-destination", fmt.Sprintf("%s:%d", backendIP, backendPort))
+	return s, err
+}
+
+// nginxStream is one nginx worker with a stream server.
+func nginxStream(n *network, protocol string) (*system, error) {
+	s := &system{name: "nginx stream", address: fmt.Sprintf("%s:%d", nodeIP, servicePort)}
+	path, err := exec.LookPath("nginx")
+	if err != nil {
+		s.absent = "nginx is not installed (Debian: nginx-light and libnginx-mod-stream)"
+		return s, nil
+	}
+	about, err := exec.Command(path, "-V").CombinedOutput()
+	if err != nil {
+		return nil, fmt.Errorf("nginx -V: %w: %s", err, about)
+	}
+	s.version = nginxVersion(string(about))
+	load, ok := streamModule(string(about))
+	if ok && load != "" {
+		if _, err := os.Stat(load); errors.Is(err, os.ErrNotExist) {
+			ok = false
+		}
+	}
+	if !ok {
+		s.absent = s.version + " is without its stream module (Debian: libnginx-mod-stream)"
+		return s, nil
+	}
+	config := filepath.Join(n.dir, "nginx.conf")
+	if err := os.WriteFile(config, []byte(nginxConfig(load, n.dir, protocol)), 0o600); err != nil {
+		return nil, err
+	}
+	s.command = func() *exec.Cmd { return exec.Command(path, "-e", "stderr", "-p", n.dir, "-c", config) }
+	return s, nil
+}
+
+func nginxConfig(load, dir, protocol string) string {
+	var b strings.Builder
+	if load != "" {
+		fmt.Fprintf(&b, "load_module %s;\n", load)
+	}
+	listen := ""
+	if protocol == "udp" {
+		listen = " udp"
+	}
+	fmt.Fprintf(&b, `daemon off;
+user root;
+pid %s/nginx.pid;
+worker_processes 1;
+worker_rlimit_nofile %d;
+events { worker_connections 65536; }
+stream {
+	server {
+		listen %s:%d%s;
+		proxy_pass %s:%d;
+		proxy_timeout %ds;
+	}
+}
+`, dir, fileLimit(), nodeIP, servicePort, listen, backendIP, backendPort, int(idleTimeout.Seconds()))
+	return b.String()
+}
+
+// fileLimit is the hard limit of open files: what redial raises its own to, and so nginx's as well.
+func fileLimit() uint64 {
+	var lim unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &lim); err != nil {
+		return 1024
+	}
+	return min(lim.Max, 1<<20)
+}
+
+// nginxVersion returns "nginx/1.22.1" of what nginx -V prints.
+func nginxVersion(about string) string {
+	first, _, _ := strings.Cut(about, "\n")
+	_, version, _ := strings.Cut(first, ": ")
+	return strings.TrimSpace(version)
+}
+
+// streamModule tells from what nginx -V prints whether there is a stream module, and which file to load it from: none if
+// it is built in.
+func streamModule(about string) (load string, ok bool) {
+	folder := "modules"
+	for _, arg := range strings.Fields(about) {
+		switch {
+		case strings.HasPrefix(arg, "--modules-path="):
+			folder = strings.TrimPrefix(arg, "--modules-path=")
+		case arg == "--with-stream":
+			return "", true
+		case arg == "--with-stream=dynamic":
+			ok = true
+		}
+	}
+	if !ok {
+		return "", false
+	}
+	return filepath.Join(folder, "ngx_stream_module.so"), true
+}
+
+// redial is the program itself, with one Service and one endpoint.
+func redial(n *network, path, protocol string) (*system, error) {
+	s := &system{name: "redial", address: fmt.Sprintf("%s:%d", clusterIP, servicePort)}
+	version, err := exec.Command(path, "version").Output()
+	if err != nil {
+		return nil, fmt.Errorf("%s version: %w (--redial names the program to measure)", path, err)
+	}
+	s.version = strings.TrimSpace(string(version))
+	manifests := filepath.Join(n.dir, "manifests")
+	if err := os.Mkdir(manifests, 0o755); err != nil {
+		return nil, err
+	}
+	if err := os.WriteFile(filepath.Join(manifests, "echo.yaml"), []byte(manifest(protocol)), 0o644); err != nil {
+		return nil, err
+	}
+	s.command = func() *exec.Cmd {
+		return exec.Command(path, "--manifests", manifests, "--admin-socket", filepath.Join(n.dir, "admin.sock"),
+			"--udp-timeout", idleTimeout.String(), "--drain-timeout", "0s")
+	}
+	return s, nil
+}
+
+func manifest(protocol string) string {
+	protocol = strings.ToUpper(protocol)
+	return fmt.Sprintf(`apiVersion: v1
+kind: Service
+metadata: {name: echo, namespace: default}
+spec:
+  clusterIP: %s
+  ports: [{name: echo, protocol: %s, port: %d}]
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: echo-1, namespace: default, labels: {kubernetes.io/service-name: echo}}
+addressType: IPv4
+ports: [{name: echo, protocol: %s, port: %d}]
+endpoints: [{addresses: [%s]}]
+`, clusterIP, protocol, servicePort, protocol, backendPort, backendIP)
+}
+
+// systems are those to compare, in the order of measuring.
+func systems(n *network, redialPath, protocol string) ([]*system, error) {
+	dnat, err := kernelDNAT(n, protocol)
+	if err != nil {
+		return nil, err
+	}
+	nginx, err := nginxStream(n, protocol)
+	if err != nil {
+		return nil, err
+	}
+	self, err := redial(n, redialPath, protocol)
+	if err != nil {
+		return nil, err
+	}
+	return []*system{dnat, nginx, self}, nil
+}
+
+// await starts a system and waits until a request is answered.
+func (s *system) await(ctx context.Context, n *network, request func(address string) error) error {
+	if err := s.start(n); err != nil {
+		return err
+	}
+	err := poll(ctx, 15*time.Second, func() error { return n.client.Do(func() error { return request(s.address) }) })
+	if err != nil {
+		return s.explain(fmt.Errorf("%s does not serve %s: %w", s.name, s.address, err))
+	}
+	return nil
+}
