@@ -75,7 +75,7 @@ type act struct {
 var script = []act{
 	{0, "all well", func(*stage) error { return nil }, false},
 	{4 * time.Second, "backend a is killed", func(s *stage) error { return s.kill(0) }, true},
-	{9 * time.Second, "backend b goes silent: its packets are dropped", func(s *stage) error { return s.silence(1) }, true},
+	{9 * time.Second, "backend b goes silent: its TCP packets are dropped", func(s *stage) error { return s.silence(1) }, true},
 	{15 * time.Second, "both come back", func(s *stage) error { return errors.Join(s.serve(0), s.unsilence(1)) }, false},
 }
 
@@ -90,13 +90,13 @@ func demo(ctx context.Context, out io.Writer) error {
 	if err := s.waitServed(ctx); err != nil {
 		return fmt.Errorf("redial is not serving: %w\n%s", err, s.redialLog())
 	}
-	fmt.Fprintf(out, "One Service, three backends. %d new connections a second from a client on another host to each of:\n"+
-		"redial's ClusterIP %s, redial's NodePort %s, and %s, which plain kernel DNAT\n"+
-		"(iptables, a random backend per connection) spreads over the same backends.\n\n", perSecond, clusterIP, nodePort, dnatIP)
+	fmt.Fprintf(out, "One Service, three backends. From a client on another host, %d new connections a second to each of: redial's\n"+
+		"ClusterIP %s, redial's NodePort %s, and %s, which plain kernel DNAT (iptables, a random\n"+
+		"backend per connection) spreads over the same backends; and as many UDP queries to %s and %s.\n\n", perSecond, clusterIP, nodePort, dnatIP, dnsIP, dnatDNS)
 	t := s.startTraffic(ctx)
 	start := time.Now()
-	fmt.Fprintln(out, "                    redial                              kernel DNAT")
-	fmt.Fprintln(out, "   s   requests failed retried   a/b/c        requests failed   a/b/c")
+	fmt.Fprintln(out, "               redial TCP             redial UDP       kernel DNAT TCP       DNAT UDP")
+	fmt.Fprintln(out, "  s   done failed retried  a/b/c     done failed    done failed  a/b/c     done failed")
 	next := 0
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()

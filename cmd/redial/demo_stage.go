@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
+	"redial/config"
 	"redial/proxy/admin"
 	"redial/proxy/intercept/lab"
 )
@@ -22,7 +23,9 @@ import (
 const (
 	clusterIP = "198.18.0.10:80"
 	nodePort  = "198.18.64.1:30080" // the node's address on the client's link
+	dnsIP     = "198.18.0.10:53"
 	dnatIP    = "198.18.0.20:80"
+	dnatDNS   = "198.18.0.20:53"
 )
 
 var backendNames = []string{"a", "b", "c"}
@@ -89,26 +92,28 @@ func (s *stage) kill(i int) error {
 }
 
 func (s *stage) silence(i int) error {
-	_, err := s.hosts[i].Output("iptables", "-I", "INPUT", "-j", "DROP")
+	_, err := s.hosts[i].Output("iptables", "-I", "INPUT", "-p", "tcp", "-j", "DROP")
 	return err
 }
 
 func (s *stage) unsilence(i int) error {
-	_, err := s.hosts[i].Output("iptables", "-D", "INPUT", "-j", "DROP")
+	_, err := s.hosts[i].Output("iptables", "-D", "INPUT", "-p", "tcp", "-j", "DROP")
 	return err
 }
 
 // startDNAT writes what kube-proxy would: each backend with an equal chance.
 func (s *stage) startDNAT() error {
-	vip, _, _ := net.SplitHostPort(dnatIP)
-	for i := range backendNames {
-		rule := []string{"-t", "nat", "-A", "PREROUTING", "-d", vip, "-p", "tcp", "--dport", "80"}
-		if left := len(backendNames) - i; left > 1 {
-			rule = append(rule, "-m", "statistic", "--mode", "random", "--probability", fmt.Sprint(1/float64(left)))
-		}
-		rule = append(rule, "-j", "DNAT", "--to-destination", s.address(i))
-		if _, err := s.node.Output("iptables", rule...); err != nil {
-			return err
+	for protocol, to := range map[string]string{"tcp": dnatIP, "udp": dnatDNS} {
+		vip, port, _ := net.SplitHostPort(to)
+		for i := range backendNames {
+			rule := []string{"-t", "nat", "-A", "PREROUTING", "-d", vip, "-p", protocol, "--dport", port}
+			if left := len(backendNames) - i; left > 1 {
+				rule = append(rule, "-m", "statistic", "--mode", "random", "--probability", fmt.Sprint(1/float64(left)))
+			}
+			rule = append(rule, "-j", "DNAT", "--to-destination", s.address(i))
+			if _, err := s.node.Output("iptables", rule...); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
@@ -140,13 +145,15 @@ metadata: {name: web, namespace: default}
 spec:
   type: NodePort
   clusterIP: 198.18.0.10
-  ports: [{name: http, port: 80, nodePort: 30080}]
+  ports:
+  - {name: http, port: 80, nodePort: 30080}
+  - {name: dns, port: 53, protocol: UDP}
 ---
 apiVersion: discovery.k8s.io/v1
 kind: EndpointSlice
 metadata: {name: web-1, namespace: default, labels: {kubernetes.io/service-name: web}}
 addressType: IPv4
-ports: [{name: http, port: 8080}]
+ports: [{name: http, port: 8080}, {name: dns, port: 8080, protocol: UDP}]
 endpoints:
 `)
 	for i := range backendNames {
@@ -160,15 +167,15 @@ endpoints:
 func (s *stage) waitServed(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	for _, address := range []string{clusterIP, nodePort, dnatIP} {
+	for _, target := range targets {
 		for {
-			_, err := request(s.client, address)
+			_, err := target.ask(s.client, target.address)
 			if err == nil {
 				break
 			}
 			select {
 			case <-ctx.Done():
-				return fmt.Errorf("%s: %w", address, err)
+				return fmt.Errorf("%s: %w", target.address, err)
 			case <-time.After(20 * time.Millisecond):
 			}
 		}
@@ -186,7 +193,9 @@ func (s *stage) retried(ctx context.Context) (uint64, error) {
 	for _, svc := range st.Services {
 		for _, p := range svc.Ports {
 			for _, f := range p.Fronts {
-				n += f.Stats.Retried
+				if p.Protocol == config.TCP {
+					n += f.Stats.Retried
+				}
 			}
 		}
 	}
@@ -203,7 +212,8 @@ func (s *stage) redialLog() string {
 
 func (s *stage) close() { os.RemoveAll(s.dir) }
 
-// demoBackendCommand is an HTTP server that answers with its name.
+// demoBackendCommand is a server that answers with its name: by HTTP, and, on the UDP port of the same number, each
+// datagram.
 func demoBackendCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:    "backend NAME ADDRESS",
@@ -213,8 +223,23 @@ func demoBackendCommand() *cobra.Command {
 			server := &http.Server{Addr: args[1], Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 				io.WriteString(w, args[0])
 			})}
+			names, err := net.ListenPacket("udp", args[1])
+			if err != nil {
+				return err
+			}
+			go answerNames(names, args[0])
 			context.AfterFunc(cmd.Context(), func() { server.Close() })
 			return server.ListenAndServe()
 		},
+	}
+}
+
+func answerNames(conn net.PacketConn, name string) {
+	for buf := make([]byte, 1500); ; {
+		_, from, err := conn.ReadFrom(buf)
+		if err != nil {
+			return
+		}
+		conn.WriteTo([]byte(name), from)
 	}
 }

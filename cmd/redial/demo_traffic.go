@@ -16,8 +16,33 @@ import (
 	"redial/proxy/intercept/lab"
 )
 
-// perSecond is the number of new connections to each address.
+// perSecond is the number of new connections, and of queries, to each address.
 const perSecond = 40
+
+// target is an address of the demo. Those of one kind are the same question asked of redial and of kernel DNAT.
+type target struct {
+	name, address string
+	kind          kind
+	ask           func(*lab.Host, string) (string, error)
+}
+
+type kind int
+
+const (
+	redialTCP kind = iota
+	redialUDP
+	dnatTCP
+	dnatUDP
+	kinds
+)
+
+var targets = []target{
+	{"redial, ClusterIP", clusterIP, redialTCP, request},
+	{"redial, NodePort", nodePort, redialTCP, request},
+	{"redial, UDP", dnsIP, redialUDP, query},
+	{"kernel DNAT, same backends", dnatIP, dnatTCP, request},
+	{"kernel DNAT, UDP", dnatDNS, dnatUDP, query},
+}
 
 // patience is how long a client waits for its answer.
 const patience = 2 * time.Second
@@ -65,24 +90,15 @@ type traffic struct {
 func (s *stage) startTraffic(ctx context.Context) *traffic {
 	t := &traffic{stage: s, second: map[string]*tally{}, total: map[string]*tally{}}
 	t.ctx, t.cancel = context.WithCancel(ctx)
-	for _, address := range []string{clusterIP, nodePort, dnatIP} {
-		t.second[address], t.total[address] = newTally(), newTally()
-		t.running.Go(func() { t.send(address) })
+	for _, target := range targets {
+		t.second[target.address], t.total[target.address] = newTally(), newTally()
+		t.running.Go(func() { t.send(target) })
 	}
 	return t
 }
 
-// perform carries out an act of the script.
-func (t *traffic) perform(a act) error {
-	if a.between {
-		t.asking.Lock()
-		defer t.asking.Unlock()
-	}
-	return a.do(t.stage)
-}
-
-// send opens one connection after the other, without waiting for answers.
-func (t *traffic) send(address string) {
+// send asks one question after the other, without waiting for answers.
+func (t *traffic) send(to target) {
 	tick := time.NewTicker(time.Second / perSecond)
 	defer tick.Stop()
 	for {
@@ -94,11 +110,20 @@ func (t *traffic) send(address string) {
 				t.asking.RLock()
 				defer t.asking.RUnlock()
 				start := time.Now()
-				name, err := request(t.stage.client, address)
-				t.count(address, name, err, time.Since(start))
+				name, err := to.ask(t.stage.client, to.address)
+				t.count(to.address, name, err, time.Since(start))
 			})
 		}
 	}
+}
+
+// perform carries out an act of the script.
+func (t *traffic) perform(a act) error {
+	if a.between {
+		t.asking.Lock()
+		defer t.asking.Unlock()
+	}
+	return a.do(t.stage)
 }
 
 func (t *traffic) count(address, name string, err error, took time.Duration) {
@@ -151,21 +176,45 @@ func request(from *lab.Host, address string) (string, error) {
 	return string(name), err
 }
 
-// harvest moves the counts of this second to the totals and returns them.
-func (t *traffic) harvest() (redial, dnat *tally) {
+// query asks by UDP as a resolver does: without an answer within half its patience it tries once more, from a new port.
+func query(from *lab.Host, address string) (name string, err error) {
+	for range 2 {
+		if name, err = queryOnce(from, address); err == nil {
+			break
+		}
+	}
+	return name, err
+}
+
+func queryOnce(from *lab.Host, address string) (string, error) {
+	var conn net.Conn
+	if err := from.Do(func() (err error) { conn, err = net.Dial("udp", address); return err }); err != nil {
+		return "", err
+	}
+	defer conn.Close()
+	conn.SetDeadline(time.Now().Add(patience / 2))
+	if _, err := conn.Write([]byte("who is it?")); err != nil {
+		return "", err
+	}
+	buf := make([]byte, 1500)
+	n, err := conn.Read(buf)
+	return string(buf[:n]), err
+}
+
+// harvest moves the counts of this second to the totals and returns them by kind.
+func (t *traffic) harvest() (byKind [kinds]*tally) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	redial = newTally()
-	for address, c := range t.second {
-		t.total[address].add(c)
-		if address == dnatIP {
-			dnat = c
-		} else {
-			redial.add(c)
-		}
-		t.second[address] = newTally()
+	for k := range byKind {
+		byKind[k] = newTally()
 	}
-	return redial, dnat
+	for _, target := range targets {
+		c := t.second[target.address]
+		t.total[target.address].add(c)
+		byKind[target.kind].add(c)
+		t.second[target.address] = newTally()
+	}
+	return byKind
 }
 
 func (t *traffic) printSecond(out io.Writer, second int) {
@@ -173,9 +222,10 @@ func (t *traffic) printSecond(out io.Writer, second int) {
 	if n, err := t.stage.retried(context.Background()); err == nil {
 		t.retried = n
 	}
-	redial, dnat := t.harvest()
-	fmt.Fprintf(out, "%4d   %8d %6d %7d   %-12s %8d %6d   %s\n", second,
-		redial.done, redial.failed, t.retried-before, redial.shares(), dnat.done, dnat.failed, dnat.shares())
+	now := t.harvest()
+	fmt.Fprintf(out, "%3d  %5d %6d %7d  %-9s %4d %6d   %5d %6d  %-9s %4d %6d\n", second,
+		now[redialTCP].done, now[redialTCP].failed, t.retried-before, now[redialTCP].shares(), now[redialUDP].done, now[redialUDP].failed,
+		now[dnatTCP].done, now[dnatTCP].failed, now[dnatTCP].shares(), now[dnatUDP].done, now[dnatUDP].failed)
 }
 
 func (t *traffic) stop() {
@@ -188,17 +238,15 @@ func (t *traffic) printTotals(out io.Writer) error {
 	t.harvest()
 	fmt.Fprintf(out, "\n%-34s %8s %7s %9s %9s\n", "", "requests", "failed", "median", "slowest")
 	failed := 0
-	for _, row := range []struct{ name, address string }{
-		{"redial, ClusterIP", clusterIP}, {"redial, NodePort", nodePort}, {"kernel DNAT, same backends", dnatIP},
-	} {
-		c := t.total[row.address]
+	for _, target := range targets {
+		c := t.total[target.address]
 		slices.Sort(c.took)
 		median, slowest := time.Duration(0), time.Duration(0)
 		if n := len(c.took); n > 0 {
 			median, slowest = c.took[n/2], c.took[n-1]
 		}
-		fmt.Fprintf(out, "%-34s %8d %7d %9s %9s\n", row.name, c.done, c.failed, median.Round(10*time.Microsecond), slowest.Round(time.Millisecond))
-		if row.address != dnatIP {
+		fmt.Fprintf(out, "%-34s %8d %7d %9s %9s\n", target.name, c.done, c.failed, median.Round(10*time.Microsecond), slowest.Round(time.Millisecond))
+		if target.kind == redialTCP || target.kind == redialUDP {
 			failed += c.failed
 		}
 	}

@@ -66,6 +66,7 @@ func defaultOptions() *options {
 		halfClose:    time.Hour,
 		keepAlive:    15 * time.Second,
 		userTimeout:  2 * time.Minute,
+		udpTimeout:   time.Minute,
 		drainTimeout: 10 * time.Second,
 		adminSocket:  defaultSocket(),
 		logLevel:     "info",

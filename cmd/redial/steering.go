@@ -27,6 +27,8 @@ type familySteering struct {
 	Quarantined    int    `json:"quarantined"`          // addresses left out, since the kernel refuses their rules
 	Error          string `json:"error,omitempty"`      // why the family is not steered at all
 	GuardError     string `json:"guardError,omitempty"` // why the proxy ports are open to direct access
+	FlowsRemoved   uint   `json:"flowsRemoved"`         // stale UDP flows deleted from connection tracking
+	FlowsError     string `json:"flowsError,omitempty"` // why they could not be deleted
 }
 
 func newSteering(s iptables.Stats) *steering {
@@ -37,6 +39,10 @@ func newFamilySteering(s iptables.FamilyStats) familySteering {
 	f := familySteering{
 		Target: s.Target, Chains: s.Chains, Rules: s.Rules,
 		Restores: s.Restores, FailedRestores: s.FailedRestores, Repairs: s.Repairs, Quarantined: s.Quarantined,
+	}
+	f.FlowsRemoved = s.FlowsRemoved
+	if s.FlowsErr != nil {
+		f.FlowsError = oneLine(s.FlowsErr.Error())
 	}
 	if s.Err != nil {
 		f.Error = oneLine(s.Err.Error())
@@ -58,6 +64,9 @@ func (s *steering) print(w io.Writer) {
 		}
 		if f.GuardError != "" {
 			fmt.Fprintf(w, "%s PROXY PORTS ARE NOT GUARDED against direct access: %s\n", f.name, f.GuardError)
+		}
+		if f.FlowsError != "" {
+			fmt.Fprintf(w, "%s UDP FLOWS MAY BE STALE: %s\n", f.name, f.FlowsError)
 		}
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"os"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/hashicorp/golang-lru/v2/simplelru"
 	"github.com/sirupsen/logrus"
@@ -37,7 +38,8 @@ type UDPListener struct {
 	// The loop's own:
 	sessions *simplelru.LRU[clientKey, *udpSession]
 	slot     int32
-	drops    uint32 // SO_RXQ_OVFL as last seen
+	drops    uint32                       // SO_RXQ_OVFL as last seen
+	shunned  map[netip.AddrPort]time.Time // backends that have refused lately, and until when they are left alone
 }
 
 // ListenUDP binds addr, open. name is for logs. Nothing is read until Serve is called.
@@ -55,7 +57,8 @@ func (r *Relay) ListenUDP(addr netip.AddrPort, name string, b Balancer) (*UDPLis
 	}
 	l := &UDPListener{
 		relay: r, loop: loop, fd: fd, addr: addr, balancer: b, open: true, closed: make(chan struct{}),
-		log: r.cfg.Log.WithFields(logrus.Fields{"frontend": addr, "service": name}),
+		shunned: map[netip.AddrPort]time.Time{},
+		log:     r.cfg.Log.WithFields(logrus.Fields{"frontend": addr, "service": name}),
 	}
 	if l.sessions, err = simplelru.NewLRU[clientKey, *udpSession](r.maxSessionsPerListener(), nil); err != nil {
 		unix.Close(fd)

@@ -3,6 +3,7 @@ package relay
 import (
 	"errors"
 	"net/netip"
+	"slices"
 	"time"
 	"unsafe"
 
@@ -69,6 +70,7 @@ func (l *UDPListener) deliver(key clientKey, name *unix.RawSockaddrInet6, data [
 	s, ok := l.sessions.Get(key)
 	if ok {
 		s.used, s.ordered = l.loop.now, l.loop.now
+		s.leaveShunned()
 		s.send(data)
 		return
 	}
@@ -116,38 +118,48 @@ func (l *UDPListener) room() bool {
 	return l.relay.udp.take()
 }
 
-// open connects the session to a backend that is not in tried.
-func (s *udpSession) open(tried []netip.AddrPort) bool {
+// dial picks a backend that is not in tried and makes a socket towards it.
+func (s *udpSession) dial(tried []netip.AddrPort) (fd int, backend netip.AddrPort, ok bool) {
 	l := s.listener
 	for {
-		backend, ok := l.balancer.Pick(s.clientIP, tried)
+		backend, ok := l.pick(s.clientIP, tried)
 		if !ok {
-			return false
+			return -1, netip.AddrPort{}, false
 		}
 		fd, err := connectUDP(backend, l.relay.cfg.Mark)
-		if errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE) {
-			// Our shortage: one idle session less, and the backend is asked for again.
-			l.balancer.Report(s.clientIP, backend, err)
-			if _, oldest, ok := l.sessions.GetOldest(); ok && oldest != s {
-				l.stats.evicted.Add(1)
-				oldest.close()
-				continue
-			}
-			return false
-		}
-		if err == nil {
-			s.slot, err = l.loop.register(fd, nil, s)
-			if err != nil {
-				unix.Close(fd)
-			}
-		}
 		l.balancer.Report(s.clientIP, backend, err)
 		if err == nil {
-			s.fd, s.backend, s.resent = fd, backend, false
-			return true
+			return fd, backend, true
+		}
+		if errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE) {
+			// Our shortage, not the backend's: one idle session less, and it is asked for again.
+			_, oldest, found := l.sessions.GetOldest()
+			if !found || oldest == s {
+				return -1, netip.AddrPort{}, false
+			}
+			l.stats.evicted.Add(1)
+			oldest.close()
+			continue
 		}
 		tried = append(tried, backend)
 	}
+}
+
+// open connects the session to a backend that is not in tried, and lets go of the one it has.
+func (s *udpSession) open(tried []netip.AddrPort) bool {
+	fd, backend, ok := s.dial(tried)
+	if !ok {
+		return false
+	}
+	slot, err := s.listener.loop.register(fd, nil, s)
+	if err != nil {
+		unix.Close(fd)
+		s.listener.balancer.Release(backend)
+		return false
+	}
+	s.disconnect()
+	s.fd, s.slot, s.backend, s.resent = fd, slot, backend, false
+	return true
 }
 
 // send sends a client's datagram to the backend.
@@ -175,22 +187,34 @@ func (s *udpSession) keep(data []byte) {
 	}
 }
 
-// move takes the session, and the datagram that its backend refused, to another backend.
+// move takes the session, and the datagram that its backend refused, to another backend. If there is none, the same one
+// gets it once more, since it may be restarting.
 func (s *udpSession) move(data []byte, why error) {
 	l := s.listener
-	for {
-		s.refusers = append(s.refusers, s.backend)
-		s.disconnect()
-		l.balancer.Report(s.clientIP, s.backend, why)
-		if !s.open(s.refusers) {
+	for refuser := s.backend; ; refuser = s.backend {
+		if !slices.Contains(s.refusers, refuser) {
+			s.refusers = append(s.refusers, refuser)
+			l.balancer.Report(s.clientIP, refuser, why)
+			l.shun(refuser)
+			if s.fd < 0 {
+				return // the session has been ended with others of that backend
+			}
+		}
+		switch {
+		case s.open(s.refusers):
+			l.stats.retries.Add(1)
+		case !s.resent:
+			s.resent = true
+		default:
 			l.stats.dropped.Add(1)
-			s.forget()
+			s.close()
 			return
 		}
-		l.stats.retries.Add(1)
 		errno := sendTo(s.fd, data)
 		if !refused(errno) {
-			l.stats.retried.Add(1)
+			if s.backend != refuser {
+				l.stats.retried.Add(1)
+			}
 			return
 		}
 		why = errno
@@ -224,17 +248,9 @@ func (s *udpSession) readable() (drained bool) {
 	return n < replySize
 }
 
-// refusedLater handles an ICMP error that came after the datagram had been sent. The datagram is sent once more, since
-// the backend may be restarting; if it is refused again, another backend gets it.
+// refusedLater handles an ICMP error that came after the datagram had been sent.
 func (s *udpSession) refusedLater(errno unix.Errno) {
-	switch {
-	case !s.waiting: // about a datagram that is forgotten; the next one will tell
-	case !s.resent:
-		s.resent = true
-		if again := sendTo(s.fd, s.last); refused(again) {
-			s.move(s.last, again)
-		}
-	default:
+	if s.waiting { // otherwise it is about a datagram that is forgotten, and the next one will tell
 		s.move(s.last, errno)
 	}
 }

@@ -45,6 +45,7 @@ func RunUDP(t *testing.T, new NewUDP) {
 		"BackendRestarts":          testBackendRestarts,
 		"BackendDiesInSession":     testBackendDiesInSession,
 		"AllRefuse":                testAllRefuse,
+		"RefusalsAreRare":          testRefusalsAreRare,
 		"RetainEndsSessions":       testRetainEndsSessions,
 		"UDPRefusing":              testUDPRefusing,
 		"SessionsAreBounded":       testSessionsAreBounded,
@@ -324,6 +325,48 @@ func testAllRefuse(t *testing.T, new NewUDP) {
 	b.backends = append(b.backends, good)
 	b.mu.Unlock()
 	assert.Equal(t, "good:y", exchange(t, conn, "y"), "the loop goes on")
+}
+
+// Hosts send one refusal a second. Clients whose datagram got none are helped by that of another.
+func testRefusalsAreRare(t *testing.T, new NewUDP) {
+	lab.Run(t, func(t *testing.T, node *lab.Host) {
+		const clients = 200
+		dead, err := node.AddHost("dead", "198.18.1.2/24")
+		require.NoError(t, err)
+		alive, err := node.AddHost("alive", "198.18.2.2/24")
+		require.NoError(t, err)
+		_ = dead // answers by ICMP
+		var conn net.PacketConn
+		require.NoError(t, alive.Do(func() (err error) { conn, err = net.ListenPacket("udp", "198.18.2.2:53"); return err }))
+		good, _ := serveDatagrams(t, conn, same)
+		b := balance(netip.MustParseAddrPort("198.18.1.2:53"), good)
+		_, l := startUDP(t, new, relay.Config{}, b)
+		var conns []*net.UDPConn
+		for range clients {
+			conns = append(conns, udpClient(t, l))
+		}
+		var wg sync.WaitGroup
+		for c, conn := range conns {
+			ask := func() {
+				buf := make([]byte, 10)
+				conn.Write([]byte("x"))
+				_, err := conn.Read(buf)
+				assert.NoError(t, err, "client %d", c)
+			}
+			if c < clients/2 {
+				wg.Go(ask) // at once
+			} else {
+				ask() // one after the other
+			}
+		}
+		wg.Wait()
+		for range 3 { // on the sessions that there are
+			for _, conn := range conns {
+				assert.Equal(t, "y", exchange(t, conn, "y"))
+			}
+		}
+		assert.Zero(t, l.Stats().Dropped)
+	})
 }
 
 // The next datagram of a client whose backend has left, from the same port, reaches another.
