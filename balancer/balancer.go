@@ -1,6 +1,8 @@
 package balancer
 
 import (
+	"context"
+	"errors"
 	"math/rand/v2"
 	"net/netip"
 	"sync"
@@ -67,10 +69,14 @@ func (b *Balancer) Pick(client netip.Addr, tried []netip.AddrPort) (netip.AddrPo
 
 // Report tells the outcome of a dial to a picked backend. A nil err means connected: the client's pin is refreshed and
 // the connection counts as active until Release. Otherwise the dial failed, and the client's pin to that backend
-// is dropped.
+// is dropped. context.Canceled means that the dial was given up for reasons that say nothing about the backend, such as
+// a client that left: nothing changes.
 //
 // A backend that has left in the meantime is accounted for if it still has active connections and ignored otherwise.
 func (b *Balancer) Report(client netip.Addr, backend netip.AddrPort, err error) {
+	if errors.Is(err, context.Canceled) {
+		return
+	}
 	v := b.view.Load()
 	if be := v.account(backend); be != nil {
 		if err == nil {

@@ -24,6 +24,7 @@ type system struct {
 	address string // where clients send to
 	absent  string // why it cannot be measured; empty if it can
 	command func() *exec.Cmd
+	workers bool // the work is done by the process's children
 
 	running *exec.Cmd // nil for the kernel, and while stopped
 	log     string
@@ -67,7 +68,10 @@ func (s *system) pids() ([]int, error) {
 	if s.running == nil {
 		return nil, nil
 	}
-	return family(s.running.Process.Pid)
+	if s.workers {
+		return family(s.running.Process.Pid)
+	}
+	return []int{s.running.Process.Pid}, nil
 }
 
 // explain adds what the process logged to an error.
@@ -125,6 +129,7 @@ func nginxStream(n *network, protocol string) (*system, error) {
 	if err := os.WriteFile(config, []byte(nginxConfig(load, n.dir, protocol)), 0o600); err != nil {
 		return nil, err
 	}
+	s.workers = true
 	s.command = func() *exec.Cmd { return exec.Command(path, "-e", "stderr", "-p", n.dir, "-c", config) }
 	return s, nil
 }

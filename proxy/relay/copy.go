@@ -16,12 +16,21 @@ import (
 var buffers = sync.Pool{New: func() any { return new([64 << 10]byte) }}
 
 // drainPatience is how long bytes that precede a reset may fail to make any progress before the reset overtakes them.
+//
+// Writes that make no progress for as long look whether there is still somebody to write for.
 const drainPatience = 5 * time.Second
 
 // copyBoth relays until both directions have ended or one has failed.
 func (s *session) copyBoth() {
 	var other sync.WaitGroup
-	other.Go(func() { s.copyHalf(&s.backend, &s.client, &s.listener.stats.bytesOut) })
+	other.Go(func() {
+		defer func() {
+			if p := recover(); p != nil {
+				s.panicked(p)
+			}
+		}()
+		s.copyHalf(&s.backend, &s.client, &s.listener.stats.bytesOut)
+	})
 	s.copyHalf(&s.client, &s.backend, &s.listener.stats.bytesIn)
 	other.Wait()
 }
@@ -34,7 +43,7 @@ func (s *session) copyHalf(src, dst *end, count *atomic.Uint64) {
 		n, buf, err := src.read()
 		if n > 0 {
 			count.Add(uint64(n))
-			_, werr := dst.conn.Write(buf[:n])
+			werr := s.write(src, dst, buf[:n])
 			buffers.Put(buf)
 			if werr != nil {
 				s.writeFailed(src, dst, werr)
@@ -55,6 +64,63 @@ func (s *session) copyHalf(src, dst *end, count *atomic.Uint64) {
 		}
 		return
 	}
+}
+
+var errSourceGone = errors.New("the sender has gone and the receiver takes nothing")
+
+// write waits for as long as dst's peer takes bytes, however slowly. When it takes none, a half-closed session expires,
+// and a src that has been reset meanwhile, which nobody reads, is noticed.
+func (s *session) write(src, dst *end, b []byte) error {
+	n, err := dst.writeNow(b)
+	if err != nil || n == len(b) {
+		return err
+	}
+	b = b[n:]
+	defer dst.conn.SetWriteDeadline(time.Time{})
+	limit := s.listener.relay.cfg.HalfCloseTimeout
+	left, since := -1, time.Now()
+	for {
+		dst.conn.SetWriteDeadline(time.Now().Add(min(drainPatience, limit)))
+		n, err := dst.conn.Write(b)
+		b = b[n:]
+		if !errors.Is(err, os.ErrDeadlineExceeded) {
+			return err
+		}
+		now := 0
+		dst.raw.Control(func(fd uintptr) { now = unsent(int(fd)) })
+		switch {
+		case n > 0 || now != left:
+			left, since = now, time.Now()
+		case s.halfClosed.Load() && time.Since(since) >= limit:
+			return err
+		case time.Since(since) >= drainPatience && src.reset():
+			return errSourceGone
+		}
+	}
+}
+
+// writeNow writes what fits into the send buffer.
+func (e *end) writeNow(b []byte) (n int, err error) {
+	if cerr := e.raw.Write(func(fd uintptr) bool {
+		for {
+			if n, err = unix.Write(int(fd), b); err != unix.EINTR {
+				return true
+			}
+		}
+	}); cerr != nil {
+		return 0, cerr
+	}
+	if err == unix.EAGAIN {
+		err = nil
+	}
+	return max(n, 0), err
+}
+
+// reset reports that the peer has reset the connection or vanished. After our FIN it cannot be told from TIME_WAIT.
+func (e *end) reset() bool {
+	gone := false
+	e.raw.Control(func(fd uintptr) { gone = wasReset(int(fd)) })
+	return gone && !e.finSent.Load()
 }
 
 // read waits for bytes and then takes a buffer for them, which the caller returns to the pool if n > 0. The end of the
@@ -130,11 +196,6 @@ func (s *session) rearm(src *end) {
 	}
 	deadline := time.Now().Add(s.listener.relay.cfg.HalfCloseTimeout)
 	src.conn.SetReadDeadline(deadline)
-	to := &s.client
-	if src == to {
-		to = &s.backend
-	}
-	to.conn.SetWriteDeadline(deadline)
 }
 
 // writeFailed ends the direction from src to dst, whose peer has reset its connection or vanished. What dst sent before
@@ -143,6 +204,9 @@ func (s *session) rearm(src *end) {
 func (s *session) writeFailed(src, dst *end, err error) {
 	switch {
 	case errors.Is(err, net.ErrClosed):
+	case errors.Is(err, errSourceGone):
+		s.broken.Store(true)
+		abort(dst.conn)
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		s.expired.Store(true)
 		abort(src.conn)
@@ -170,7 +234,7 @@ func (e *end) drain() {
 	for {
 		left := 0
 		if err := e.raw.Control(func(fd uintptr) {
-			if !peerGone(int(fd)) {
+			if !wasReset(int(fd)) { // not peerGone: POLLHUP also means FINs in both directions
 				left = unsent(int(fd))
 			}
 		}); err != nil || left == 0 {

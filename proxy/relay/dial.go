@@ -23,6 +23,7 @@ type search struct {
 	refused []netip.AddrPort
 	tried   []netip.AddrPort // in this round, the refused ones included
 	dials   uint64
+	pause   backoff // between rounds
 }
 
 var (
@@ -48,6 +49,9 @@ func (s *session) dial() (*net.TCPConn, netip.AddrPort, error) {
 }
 
 func (d *search) run() (*net.TCPConn, netip.AddrPort, error) {
+	if d.s.waited && d.s.client.gone() {
+		return nil, netip.AddrPort{}, errAbandoned
+	}
 	for {
 		backend, ok := d.s.listener.balancer.Pick(d.s.clientIP, d.tried)
 		if !ok {
@@ -67,7 +71,7 @@ func (d *search) run() (*net.TCPConn, netip.AddrPort, error) {
 			d.refused = append(d.refused, backend)
 		}
 		switch {
-		case d.ctx.Err() != nil:
+		case d.over():
 			return nil, netip.AddrPort{}, d.giveUp()
 		case d.s.client.gone():
 			return nil, netip.AddrPort{}, errAbandoned
@@ -77,12 +81,13 @@ func (d *search) run() (*net.TCPConn, netip.AddrPort, error) {
 
 // nextRound reports whether there is any point in asking the silent backends again.
 func (d *search) nextRound() bool {
-	if len(d.tried) == len(d.refused) || d.ctx.Err() != nil {
+	if len(d.tried) == len(d.refused) || d.over() {
 		return false
 	}
 	d.tried = slices.Clone(d.refused)
 	d.patient *= 2
-	return true
+	d.pause.wait(d.ctx) // a dial may also fail at once, for want of a local port
+	return !d.over()
 }
 
 func (d *search) giveUp() error {
@@ -98,16 +103,33 @@ func (d *search) try(backend netip.AddrPort) (*net.TCPConn, error) {
 	d.dials++
 	dialer := net.Dialer{KeepAlive: -1, Control: d.s.listener.relay.dialOptions}
 	dialer.SetMultipathTCP(false)
-	ctx, cancel := context.WithTimeout(d.ctx, d.patient)
-	defer cancel()
-	retry := backoff{log: d.s.listener.log}
+	var retry backoff
 	for {
+		began := time.Now()
+		ctx, cancel := context.WithTimeout(d.ctx, d.patient) // anew: waiting for descriptors is not the backend's silence
 		conn, err := dialer.DialTCP(ctx, "tcp", netip.AddrPort{}, backend)
-		if err == nil || !isShortage(err) || d.ctx.Err() != nil {
-			return conn, err
+		cancel()
+		switch {
+		case err == nil:
+			return conn, nil
+		case d.over() && (isShortage(err) || isSilence(err) && time.Since(began) < d.s.listener.relay.cfg.TryTimeout):
+			return nil, context.Canceled // given up for reasons of our own: says nothing about the backend
+		case errors.Is(err, unix.EADDRNOTAVAIL): // no local port is left towards this backend; towards others there may be
+			d.s.listener.relay.complain(err, "no local port left for a backend, trying others")
+			return nil, context.Canceled
+		case !isShortage(err):
+			return nil, err
 		}
-		retry.wait(d.ctx, err)
+		d.s.listener.relay.complain(err, "cannot dial backends, retrying")
+		retry.wait(d.ctx)
 	}
+}
+
+// over reports that the budget is spent or the session cut. The clock is asked as well: a dial may hear of the deadline
+// before the context does.
+func (d *search) over() bool {
+	deadline, _ := d.ctx.Deadline()
+	return d.ctx.Err() != nil || !time.Now().Before(deadline)
 }
 
 // isSilence reports that the backend has not answered, rather than refused.

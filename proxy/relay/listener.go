@@ -8,7 +8,6 @@ import (
 	"net/netip"
 	"sync"
 	"syscall"
-	"time"
 
 	"github.com/sirupsen/logrus"
 	"golang.org/x/sys/unix"
@@ -25,6 +24,7 @@ type Listener struct {
 	balancer Balancer
 	log      *logrus.Entry
 	stats    counters
+	release  func()          // gives back what chargeListener took
 	stop     context.Context // ends when the listener is closed
 	cancel   context.CancelFunc
 
@@ -43,8 +43,9 @@ func (r *Relay) Listen(addr netip.AddrPort, name string, b Balancer) (*Listener,
 	if addr.Port() == 0 {
 		return nil, fmt.Errorf("listening on %s: a port is needed", addr)
 	}
-	if !r.fds.TryAcquire(fdsPerConnection) {
-		return nil, fmt.Errorf("listening on %s: all %d file descriptors are in use: raise the limit (ulimit -n)", addr, r.cfg.MaxFDs)
+	release, err := r.chargeListener()
+	if err != nil {
+		return nil, fmt.Errorf("listening on %s: %w", addr, err)
 	}
 	network := "tcp6" // explicit: "tcp" would listen on both families
 	if addr.Addr().Is4() {
@@ -54,10 +55,11 @@ func (r *Relay) Listen(addr netip.AddrPort, name string, b Balancer) (*Listener,
 	lc.SetMultipathTCP(false)
 	nl, err := lc.Listen(context.Background(), network, addr.String())
 	if err != nil {
-		r.fds.Release(fdsPerConnection)
+		release()
 		return nil, err
 	}
 	l := &Listener{
+		release:  release,
 		relay:    r,
 		tcp:      nl.(*net.TCPListener),
 		balancer: b,
@@ -72,7 +74,7 @@ func (r *Relay) Listen(addr netip.AddrPort, name string, b Balancer) (*Listener,
 	}
 	if err != nil {
 		nl.Close()
-		r.fds.Release(fdsPerConnection)
+		release()
 		return nil, err
 	}
 	return l, nil
@@ -117,7 +119,11 @@ func setListening(fd int, open bool) error {
 		if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1); err != nil {
 			return err
 		}
-		return unix.Listen(fd, backlog)
+		err := unix.Listen(fd, backlog)
+		if err != nil {
+			unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 0)
+		}
+		return err
 	}
 	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 0); err != nil {
 		return err
@@ -134,7 +140,7 @@ func (l *Listener) Close() error {
 	}
 	l.cancel()
 	err := l.tcp.Close()
-	l.relay.fds.Release(fdsPerConnection)
+	l.release()
 	l.forgetIfDone()
 	return err
 }
@@ -145,19 +151,21 @@ func (l *Listener) Serve() {
 		return
 	}
 	defer l.relay.running.Done()
-	retry := backoff{log: l.log}
+	defer l.served()
+	var retry backoff
 	for {
 		conn, err := l.tcp.AcceptTCP()
 		switch {
 		case err == nil:
 			retry.reset()
 			l.stats.accepted.Add(1)
-			if !l.admit() {
+			waited, admitted := l.admit()
+			if !admitted {
 				l.stats.failed.Add(1)
 				abort(conn)
 				return
 			}
-			l.startConn(conn)
+			l.startConn(conn, waited)
 		case l.stop.Err() != nil:
 			return
 		case errors.Is(err, unix.EINVAL): // not listening: closed by SetOpen
@@ -169,7 +177,8 @@ func (l *Listener) Serve() {
 		case errors.Is(err, unix.ECONNABORTED): // the client left the queue by itself
 		default:
 			l.stats.acceptErrors.Add(1)
-			retry.wait(l.stop, err)
+			l.relay.complain(err, "cannot accept connections, retrying")
+			retry.wait(l.stop)
 		}
 	}
 }
@@ -185,6 +194,14 @@ func (l *Listener) begin() bool {
 	return true
 }
 
+// served lets the Relay forget the listener: no connection can become live any more.
+func (l *Listener) served() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.serving = false
+	l.forgetIfDone()
+}
+
 func (l *Listener) whenOpen() <-chan struct{} {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -193,16 +210,18 @@ func (l *Listener) whenOpen() <-chan struct{} {
 
 // admit waits until there are file descriptors for one more connection. The semaphore serves listeners first come,
 // first served, one waiting connection each, so that a flood on one of them does not starve the others.
-func (l *Listener) admit() bool {
+func (l *Listener) admit() (waited, admitted bool) {
 	if l.relay.fds.TryAcquire(fdsPerConnection) {
-		return true
+		return false, true
 	}
 	l.stats.fdWaits.Add(1)
-	return l.relay.fds.Acquire(l.stop, fdsPerConnection) == nil
+	l.relay.complain(errNoFDs, "connections wait for others to end")
+	return true, l.relay.fds.Acquire(l.stop, fdsPerConnection) == nil
 }
 
-func (l *Listener) startConn(conn *net.TCPConn) {
+func (l *Listener) startConn(conn *net.TCPConn, waited bool) {
 	s := newSession(l, conn)
+	s.waited = waited
 	l.stats.active.Add(1)
 	l.relay.running.Add(1)
 	l.mu.Lock()
@@ -227,7 +246,7 @@ func (l *Listener) endConn(s *session) {
 
 // forgetIfDone runs with mu held.
 func (l *Listener) forgetIfDone() {
-	if l.stop.Err() != nil && len(l.live) == 0 {
+	if l.stop.Err() != nil && !l.serving && len(l.live) == 0 {
 		l.relay.remove(l)
 	}
 }
@@ -241,25 +260,4 @@ func (l *Listener) reset() int {
 		s.cut()
 	}
 	return len(l.live)
-}
-
-// backoff spaces out retries of accept(2) when the process or the machine is out of something, and logs once a second.
-type backoff struct {
-	log    *logrus.Entry
-	delay  time.Duration
-	logged time.Time
-}
-
-func (b *backoff) reset() { b.delay = 0 }
-
-func (b *backoff) wait(stop context.Context, err error) {
-	b.delay = min(max(2*b.delay, 5*time.Millisecond), time.Second)
-	if time.Since(b.logged) >= time.Second {
-		b.logged = time.Now()
-		b.log.WithError(err).Warn("cannot accept connections, retrying; raise the file descriptor limit if it is too many open files")
-	}
-	select {
-	case <-time.After(b.delay):
-	case <-stop.Done():
-	}
 }

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/sirupsen/logrus"
@@ -17,7 +18,8 @@ import (
 type Balancer interface {
 	// Pick returns a backend that is not in tried; false means that there is none.
 	Pick(client netip.Addr, tried []netip.AddrPort) (netip.AddrPort, bool)
-	// Report tells how a dial to a picked backend ended: nil means connected.
+	// Report tells how a dial to a picked backend ended: nil means connected; context.Canceled that it was given up for
+	// reasons that say nothing about the backend. A UDP backend that refuses later is reported again, with the error.
 	Report(client netip.Addr, backend netip.AddrPort, err error)
 	// Release tells that a connection reported as connected has ended.
 	Release(backend netip.AddrPort)
@@ -35,15 +37,16 @@ type Config struct {
 	HalfCloseTimeout time.Duration
 	// KeepAlive is the idle time before the first TCP keep-alive probe and between probes, on both sides. 0: 15s.
 	KeepAlive time.Duration
-	// UserTimeout is how long sent bytes, or probes, may stay unacknowledged before a side is given up
-	// (TCP_USER_TIMEOUT, tcp(7)). 0: 2m.
+	// UserTimeout is about how long sent bytes, or probes, may stay unacknowledged before a side is given up. A peer that
+	// answers but takes nothing is not. 0: 2m.
 	UserTimeout time.Duration
 	// Mark is set on backend sockets (SO_MARK) so that rules can tell the proxy's own connections. 0: none, which
 	// needs no privilege.
 	Mark uint32
 	// MaxFDs is how many file descriptors there may be. A quarter is for UDP sessions, one each; TCP listeners and
-	// connections share the rest, two each, so that a flood of one protocol does not starve the other. At the limit new
-	// connections wait in the kernel's accept queue, and a new session ends the one that has been idle for longest.
+	// connections share the rest, two each, so that a flood of one protocol does not starve the other; listeners have at
+	// most half of that. At the limit new connections wait in the kernel's accept queue, and a new session ends the one
+	// that has been idle for longest.
 	// 0: the process's limit less 64 for everything else.
 	MaxFDs int
 	// UDPTimeout ends a UDP session that has been idle, in both directions, for so long. 0: 60s, long enough for a slow
@@ -89,14 +92,18 @@ type Relay struct {
 	cfg Config
 	fds *semaphore.Weighted
 	udp udpBudget
+	// complained is when a shortage was logged last, in Unix nanoseconds.
+	complained atomic.Int64
 
-	mu        sync.Mutex // guards what follows; never held across a system call that can block
-	closed    bool
-	listeners map[*Listener]struct{}
-	running   sync.WaitGroup // accept loops and connections
-	loops     []*udpLoop
-	nextLoop  int
-	looping   sync.WaitGroup
+	mu           sync.Mutex // guards what follows; never held across a system call that can block
+	closed       bool
+	bound        int // listening sockets
+	maxListeners int
+	listeners    map[*Listener]struct{}
+	running      sync.WaitGroup // accept loops and connections
+	loops        []*udpLoop
+	nextLoop     int
+	looping      sync.WaitGroup
 }
 
 // New returns a Relay without listeners. It starts nothing.
@@ -104,10 +111,11 @@ func New(cfg Config) *Relay {
 	cfg = cfg.withDefaults()
 	sessions := cfg.MaxFDs / 4
 	return &Relay{
-		cfg:       cfg,
-		fds:       semaphore.NewWeighted(int64(cfg.MaxFDs - sessions)),
-		udp:       udpBudget{max: int64(sessions)},
-		listeners: map[*Listener]struct{}{},
+		cfg:          cfg,
+		fds:          semaphore.NewWeighted(int64(cfg.MaxFDs - sessions)),
+		udp:          udpBudget{max: int64(sessions)},
+		maxListeners: (cfg.MaxFDs - sessions) / 2 / fdsPerConnection,
+		listeners:    map[*Listener]struct{}{},
 	}
 }
 

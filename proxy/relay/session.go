@@ -35,6 +35,7 @@ type session struct {
 	clientIP netip.Addr
 	ctx      context.Context // ends when the session is cut
 	cancel   context.CancelFunc
+	waited   bool // for file descriptors, so that the client may be gone
 
 	mu      sync.Mutex // guards backend.conn against cut
 	backend end
@@ -60,10 +61,8 @@ func (s *session) serveConn() {
 	defer s.cancel()
 	defer s.client.conn.Close()
 	defer func() {
-		// One connection's fault must not take the other connections of this node with it.
 		if p := recover(); p != nil {
-			l.log.WithFields(logrus.Fields{"panic": p, "stack": string(debug.Stack())}).Error("relaying a connection panicked, please report it")
-			s.cut()
+			s.panicked(p)
 			if !counted {
 				l.stats.failed.Add(1)
 			}
@@ -91,6 +90,12 @@ func (s *session) serveConn() {
 	start := time.Now()
 	s.copyBoth()
 	s.logEnd(backend, time.Since(start))
+}
+
+// panicked cuts the session. One connection's fault must not take the other connections of this node with it.
+func (s *session) panicked(p any) {
+	s.listener.log.WithFields(logrus.Fields{"panic": p, "stack": string(debug.Stack())}).Error("relaying a connection panicked, please report it")
+	s.cut()
 }
 
 // connect takes the backend connection over, unless the session has been cut while it was being dialled.

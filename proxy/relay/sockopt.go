@@ -8,8 +8,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// keepAliveProbes is the kernel's own default (tcp_keepalive_probes); TCP_USER_TIMEOUT overrides it while it is set.
-const keepAliveProbes = 9
+// tcpRTOMax is TCP_RTO_MAX_MS (Linux 6.15), the longest time between two retransmissions or probes, in milliseconds.
+const tcpRTOMax = 44
+
+// unansweredRTOs is how many of the longest intervals pass before the kernel gives a peer up: tcp_retries2 is 15, and
+// the first few intervals are short.
+const unansweredRTOs = 12
 
 // tcpClose is TCP_CLOSE of the kernel's tcp_states.h.
 const tcpClose = 7
@@ -31,14 +35,25 @@ func (r *Relay) dialOptions(_, _ string, raw syscall.RawConn) error {
 	})
 }
 
+// setTimeouts bounds how long a peer that has vanished keeps its connection: by keep-alive while nothing is under way, by
+// the limit on retransmissions while something is.
+//
+// TCP_USER_TIMEOUT is made for the latter, but the kernel applies it to a closed window too, even while the peer
+// acknowledges every probe (tcp_probe_timer): a download that is paused for so long would be cut. Shorter intervals
+// bring the kernel's limit of 15 unanswered ones nearer instead, and any answer starts the count again. Kernels without
+// that option keep their limit of about 15 minutes.
 func setTimeouts(fd int, keepAlive, user time.Duration) error {
 	seconds := max(int(keepAlive/time.Second), 1)
+	interval := min(max(user/unansweredRTOs, time.Second), 2*time.Minute)
+	err := unix.SetsockoptInt(fd, unix.IPPROTO_TCP, tcpRTOMax, int(interval/time.Millisecond))
+	if err != nil && err != unix.ENOPROTOOPT {
+		return err
+	}
 	for _, o := range []struct{ level, name, value int }{
 		{unix.SOL_SOCKET, unix.SO_KEEPALIVE, 1},
 		{unix.IPPROTO_TCP, unix.TCP_KEEPIDLE, seconds},
 		{unix.IPPROTO_TCP, unix.TCP_KEEPINTVL, seconds},
-		{unix.IPPROTO_TCP, unix.TCP_KEEPCNT, keepAliveProbes},
-		{unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(user / time.Millisecond)},
+		{unix.IPPROTO_TCP, unix.TCP_KEEPCNT, min(max(int(user/keepAlive), 1), 127)},
 	} {
 		if err := unix.SetsockoptInt(fd, o.level, o.name, o.value); err != nil {
 			return err

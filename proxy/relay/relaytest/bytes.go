@@ -65,8 +65,6 @@ func testIPv6(t *testing.T, new New) {
 	serveOn(t, nl, echo)
 	_, l := startOn(t, new, relay.Config{}, balance(nl.Addr().(*net.TCPAddr).AddrPort()), "::1")
 	roundTrip(t, dial(t, l), "over IPv6")
-	_, err = net.Dial("tcp4", net.JoinHostPort("127.0.0.1", portOf(l)))
-	assert.Error(t, err, "an IPv6 listener does not answer on IPv4")
 }
 
 func portOf(l Listener) string { return netPort(l.Addr().Port()) }

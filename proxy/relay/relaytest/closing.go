@@ -89,6 +89,7 @@ func peerHasReset(c *net.TCPConn) bool {
 
 // A long answer takes longer than the timeout; each of its bytes renews it.
 func testHalfCloseRearmed(t *testing.T, new New) {
+	t.Parallel()
 	const parts = 20
 	_, l := start(t, new, relay.Config{HalfCloseTimeout: time.Second}, balance(backend(t, func(c *net.TCPConn) {
 		io.Copy(io.Discard, c)
@@ -197,6 +198,7 @@ func testClientResets(t *testing.T, new New) {
 
 // Power cut: packets to the backend, then to the client, are lost without a word.
 func testPeerVanishes(t *testing.T, new New) {
+	t.Parallel()
 	lab.Run(t, func(t *testing.T, node *lab.Host) {
 		pod, err := node.AddHost("pod", "198.18.1.2/24")
 		require.NoError(t, err)

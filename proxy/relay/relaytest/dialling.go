@@ -45,7 +45,7 @@ func testRefusedThenGood(t *testing.T, new New) {
 	_, l := start(t, new, relay.Config{}, b)
 	conn := dial(t, l)
 	roundTrip(t, conn, "served all the same")
-	assert.Equal(t, []netip.AddrPort{dead}, b.failed)
+	assert.Equal(t, []netip.AddrPort{dead}, b.failures())
 	s := l.Stats()
 	assert.EqualValues(t, 1, s.Retried)
 	assert.EqualValues(t, 1, s.Retries)
@@ -66,7 +66,7 @@ func testSilentThenGood(t *testing.T, new New) {
 	b := balance(silent, backend(t, echo))
 	_, l := start(t, new, relay.Config{TryTimeout: 50 * time.Millisecond, DialTimeout: time.Hour}, b)
 	roundTrip(t, dial(t, l), "served all the same")
-	assert.Equal(t, []netip.AddrPort{silent}, b.failed)
+	assert.Equal(t, []netip.AddrPort{silent}, b.failures())
 }
 
 // With nobody else to go to, a backend that was silent for a moment is asked again.

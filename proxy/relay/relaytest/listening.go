@@ -119,7 +119,7 @@ func testShutdownCutsDials(t *testing.T, new New) {
 
 // At the limit connections wait their turn in the queue and are then served.
 func testFDBudget(t *testing.T, new New) {
-	_, l := start(t, new, relay.Config{MaxFDs: 2 + 3*2}, balance(backend(t, echo)))
+	_, l := start(t, new, relay.Config{MaxFDs: 12}, balance(backend(t, echo)))
 	var conns []*net.TCPConn
 	for range 10 {
 		conns = append(conns, dial(t, l))
@@ -138,6 +138,7 @@ func testFDBudget(t *testing.T, new New) {
 // The process runs out of descriptors in spite of the budget, as when something else leaks them. No loop ends, nobody
 // is lost, and all is well when there are some again.
 func testFDExhaustion(t *testing.T, new New) {
+	t.Parallel()
 	lab.Run(t, func(t *testing.T, _ *lab.Host) {
 		b := balance(backend(t, echo))
 		_, l := start(t, new, relay.Config{MaxFDs: 1 << 20, DialTimeout: time.Hour, TryTimeout: time.Hour}, b)
@@ -177,7 +178,7 @@ func testFDExhaustion(t *testing.T, new New) {
 			syscall.Close(fd)
 		}
 		assert.Zero(t, l.Stats().Failed)
-		assert.Empty(t, b.failed, "a shortage of our own is not the backend's failure")
+		assert.Empty(t, b.failures(), "a shortage of our own is not the backend's failure")
 	})
 }
 

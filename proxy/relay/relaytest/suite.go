@@ -46,37 +46,48 @@ type New func(relay.Config) (Engine, Listen)
 // Run runs the suite.
 func Run(t *testing.T, new New) {
 	for name, test := range map[string]func(*testing.T, New){
-		"Bytes":                 testBytes,
-		"ServerSpeaksFirst":     testServerSpeaksFirst,
-		"IPv6":                  testIPv6,
-		"IdleCostsTwoFDs":       testIdleCostsTwoFDs,
-		"Churn":                 testChurn,
-		"ClientClosesFirst":     testClientClosesFirst,
-		"BackendClosesFirst":    testBackendClosesFirst,
-		"HalfCloseTimeout":      testHalfCloseTimeout,
-		"HalfCloseRearmed":      testHalfCloseRearmed,
-		"HalfClosedClientGoes":  testHalfClosedClientGoes,
-		"BackendResets":         testBackendResets,
-		"BackendResetsAfterFIN": testBackendResetsAfterFIN,
-		"ClientResets":          testClientResets,
-		"PeerVanishes":          testPeerVanishes,
-		"RefusedThenGood":       testRefusedThenGood,
-		"AllRefused":            testAllRefused,
-		"SilentThenGood":        testSilentThenGood,
-		"LoneSilentRecovers":    testLoneSilentRecovers,
-		"SilentDoesNotBlock":    testSilentDoesNotBlock,
-		"ClientLeaves":          testClientLeaves,
-		"NothingRetried":        testNothingRetried,
-		"NoBackend":             testNoBackend,
-		"Refusing":              testRefusing,
-		"RefusingKeepsPort":     testRefusingKeepsPort,
-		"CloseKeepsLive":        testCloseKeepsLive,
-		"ShutdownWaits":         testShutdownWaits,
-		"ShutdownCuts":          testShutdownCuts,
-		"ShutdownCutsDials":     testShutdownCutsDials,
-		"FDBudget":              testFDBudget,
-		"FDExhaustion":          testFDExhaustion,
-		"PanicIsContained":      testPanicIsContained,
+		"Bytes":                           testBytes,
+		"ServerSpeaksFirst":               testServerSpeaksFirst,
+		"IPv6":                            testIPv6,
+		"IdleCostsTwoFDs":                 testIdleCostsTwoFDs,
+		"Churn":                           testChurn,
+		"ClientClosesFirst":               testClientClosesFirst,
+		"BackendClosesFirst":              testBackendClosesFirst,
+		"HalfCloseTimeout":                testHalfCloseTimeout,
+		"HalfCloseRearmed":                testHalfCloseRearmed,
+		"HalfClosedClientGoes":            testHalfClosedClientGoes,
+		"BackendResets":                   testBackendResets,
+		"BackendResetsAfterFIN":           testBackendResetsAfterFIN,
+		"ClientResets":                    testClientResets,
+		"PeerVanishes":                    testPeerVanishes,
+		"RefusedThenGood":                 testRefusedThenGood,
+		"AllRefused":                      testAllRefused,
+		"SilentThenGood":                  testSilentThenGood,
+		"LoneSilentRecovers":              testLoneSilentRecovers,
+		"SilentDoesNotBlock":              testSilentDoesNotBlock,
+		"ClientLeaves":                    testClientLeaves,
+		"NothingRetried":                  testNothingRetried,
+		"NoBackend":                       testNoBackend,
+		"Refusing":                        testRefusing,
+		"RefusingKeepsPort":               testRefusingKeepsPort,
+		"CloseKeepsLive":                  testCloseKeepsLive,
+		"ShutdownWaits":                   testShutdownWaits,
+		"ShutdownCuts":                    testShutdownCuts,
+		"ShutdownCutsDials":               testShutdownCutsDials,
+		"FDBudget":                        testFDBudget,
+		"FDExhaustion":                    testFDExhaustion,
+		"PanicIsContained":                testPanicIsContained,
+		"PausedClient":                    testPausedClient,
+		"HalfCloseSlowReader":             testHalfCloseSlowReader,
+		"ResetAfterBothFINs":              testResetAfterBothFINs,
+		"ClientResetsWhileBackendIsStuck": testClientResetsWhileBackendIsStuck,
+		"CloseRacesWithAccept":            testCloseRacesWithAccept,
+		"EndOfBudgetBlamesNobody":         testEndOfBudgetBlamesNobody,
+		"ShutdownBlamesNobody":            testShutdownBlamesNobody,
+		"ShortageBlamesNobody":            testShortageBlamesNobody,
+		"ClientLeavesWhileItWaits":        testClientLeavesWhileItWaits,
+		"ListenersAndConnectionsShare":    testListenersAndConnectionsShare,
+		"PatienceGrows":                   testPatienceGrows,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, new) })
 	}
@@ -126,6 +137,9 @@ func (b *balancer) Report(_ netip.Addr, a netip.AddrPort, err error) {
 	if b.open--; b.open < 0 {
 		b.misuse = errors.New("Report without Pick")
 	}
+	if errors.Is(err, context.Canceled) {
+		return // says nothing about the backend
+	}
 	if err != nil {
 		b.failed = append(b.failed, a)
 		return
@@ -145,6 +159,12 @@ func (b *balancer) picked() []netip.AddrPort {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return slices.Clone(b.picks)
+}
+
+func (b *balancer) failures() []netip.AddrPort {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return slices.Clone(b.failed)
 }
 
 func (b *balancer) balanced() bool {

@@ -1,0 +1,64 @@
+package relay
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+)
+
+var errNoFDs = errors.New("all file descriptors are in use: raise the limit (ulimit -n)")
+
+// chargeListener accounts for one more listening socket. Listeners come before connections: when all descriptors are
+// taken by connections, the listener opens all the same and its share is kept back from those that end next. So a
+// flood on one Service does not keep another from opening. Only a number of listeners that would leave too little for
+// connections is an error.
+func (r *Relay) chargeListener() (release func(), err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.bound >= r.maxListeners {
+		return nil, fmt.Errorf("%d listeners are as many as a limit of %d file descriptors allows: raise it (ulimit -n)", r.bound, r.cfg.MaxFDs)
+	}
+	r.bound++
+	uncount := func() {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.bound--
+	}
+	if r.fds.TryAcquire(fdsPerConnection) {
+		return func() { r.fds.Release(fdsPerConnection); uncount() }, nil
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	taken := make(chan bool, 1)
+	go func() { taken <- r.fds.Acquire(ctx, fdsPerConnection) == nil }()
+	return func() {
+		cancel()
+		if <-taken {
+			r.fds.Release(fdsPerConnection)
+		}
+		uncount()
+	}, nil
+}
+
+// complain logs a shortage, at most once a second for all listeners.
+func (r *Relay) complain(err error, message string) {
+	now := time.Now().UnixNano()
+	if last := r.complained.Load(); now-last >= int64(time.Second) && r.complained.CompareAndSwap(last, now) {
+		r.cfg.Log.WithError(err).Warn(message)
+	}
+}
+
+// backoff spaces out retries when the process or the machine is out of something. The zero value is ready.
+type backoff struct {
+	delay time.Duration
+}
+
+func (b *backoff) reset() { b.delay = 0 }
+
+func (b *backoff) wait(stop context.Context) {
+	b.delay = min(max(2*b.delay, 5*time.Millisecond), time.Second)
+	select {
+	case <-time.After(b.delay):
+	case <-stop.Done():
+	}
+}
