@@ -13,14 +13,15 @@ import (
 // mayImport says what each package may import besides the standard library: a package, or with "/..." what is below it.
 // Imports point one way, so that every package can be understood and replaced with those below it alone.
 var mayImport = map[string][]string{
-	"redial/cmd/redial": {"redial/...", "github.com/sirupsen/logrus", "github.com/spf13/...", "golang.org/x/sys/..."},
+	"redial/cmd/redial":       {"redial/...", "github.com/sirupsen/logrus", "github.com/spf13/...", "golang.org/x/sys/..."},
+	"redial/cmd/redial-bench": {"redial/proxy/intercept/lab", "github.com/vishvananda/netlink", "github.com/spf13/...", "golang.org/x/sys/..."},
 
 	"redial/proxy": {
 		"redial/config", "redial/balancer", "redial/proxy/relay", "redial/proxy/intercept",
 		"github.com/sirupsen/logrus", "golang.org/x/sys/...",
 	},
 	"redial/proxy/admin":           {},
-	"redial/proxy/relay":           {"github.com/sirupsen/logrus", "golang.org/x/sys/...", "golang.org/x/sync/..."},
+	"redial/proxy/relay":           {"github.com/hashicorp/golang-lru/...", "github.com/sirupsen/logrus", "golang.org/x/sys/...", "golang.org/x/sync/..."},
 	"redial/proxy/relay/relaytest": {"redial/proxy/relay", "redial/proxy/intercept/lab", "github.com/stretchr/...", "golang.org/x/sys/..."},
 	"redial/proxy/intercept":       {},
 	"redial/proxy/intercept/lab":   {"github.com/vishvananda/netlink", "github.com/vishvananda/netns", "golang.org/x/sys/..."},
