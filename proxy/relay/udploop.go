@@ -36,7 +36,7 @@ type udpLoop struct {
 	queued  int          // replies in out
 	replyTo *UDPListener // the listener that queued replies leave by
 	now     time.Time    // of this turn
-	ticking bool
+	tickAt  time.Time    // when to look for idle sessions; zero: not set
 	slots   []slot
 	free    []int32
 	members map[*UDPListener]struct{}
@@ -89,19 +89,18 @@ func (lp *udpLoop) run() {
 	defer unix.Close(lp.bell)
 	defer lp.file.Close()
 	for !lp.done {
-		if !lp.ticking && lp.live > 0 {
-			lp.ticking = true
-			lp.file.SetReadDeadline(time.Now().Add(lp.tick()))
+		if lp.tickAt.IsZero() && lp.live > 0 {
+			lp.tickAt = time.Now().Add(lp.tick())
+			lp.file.SetReadDeadline(lp.tickAt)
 		}
-		err := lp.raw.Read(lp.turns)
-		if errors.Is(err, os.ErrDeadlineExceeded) {
-			lp.ticking = false
-			lp.file.SetReadDeadline(time.Time{})
-			lp.now = time.Now()
-			lp.expire()
-		} else if err != nil {
+		if err := lp.raw.Read(lp.turns); err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
 			lp.relay.cfg.Log.WithError(err).Error("event loop failed, UDP is not relayed any more")
 			break
+		}
+		if lp.now = time.Now(); lp.tickIsDue() {
+			lp.tickAt = time.Time{}
+			lp.file.SetReadDeadline(time.Time{})
+			lp.expire()
 		}
 	}
 	lp.mu.Lock()
@@ -129,7 +128,7 @@ func (lp *udpLoop) turns(uintptr) bool {
 			}
 		}
 		lp.flush()
-		if lp.done || !lp.ticking && lp.live > 0 {
+		if lp.done || lp.tickIsDue() || lp.tickAt.IsZero() && lp.live > 0 {
 			return true
 		}
 		// What arrives from now on wakes the poller. What was left unread does not: it has been announced already.
@@ -243,6 +242,9 @@ func (lp *udpLoop) answerBell() {
 func (lp *udpLoop) stop() {
 	lp.do(func() { lp.done = true })
 }
+
+// tickIsDue is asked also while there is no end of events, when nobody waits and no deadline passes.
+func (lp *udpLoop) tickIsDue() bool { return !lp.tickAt.IsZero() && !lp.now.Before(lp.tickAt) }
 
 // tick is how often idle sessions are looked for.
 func (lp *udpLoop) tick() time.Duration {

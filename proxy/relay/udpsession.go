@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"context"
 	"errors"
 	"net/netip"
 	"slices"
@@ -127,12 +128,10 @@ func (s *udpSession) dial(tried []netip.AddrPort) (fd int, backend netip.AddrPor
 			return -1, netip.AddrPort{}, false
 		}
 		fd, err := connectUDP(backend, l.relay.cfg.Mark)
-		l.balancer.Report(s.clientIP, backend, err)
-		if err == nil {
-			return fd, backend, true
-		}
-		if errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE) {
-			// Our shortage, not the backend's: one idle session less, and it is asked for again.
+		if err != nil && (isShortage(err) || errors.Is(err, unix.EADDRNOTAVAIL)) {
+			// Ours, not the backend's: one idle session less, and it is asked for again.
+			l.relay.complain(err, "cannot open UDP sessions, ending idle ones")
+			l.balancer.Report(s.clientIP, backend, context.Canceled)
 			_, oldest, found := l.sessions.GetOldest()
 			if !found || oldest == s {
 				return -1, netip.AddrPort{}, false
@@ -140,6 +139,10 @@ func (s *udpSession) dial(tried []netip.AddrPort) (fd int, backend netip.AddrPor
 			l.stats.evicted.Add(1)
 			oldest.close()
 			continue
+		}
+		l.balancer.Report(s.clientIP, backend, err)
+		if err == nil {
+			return fd, backend, true
 		}
 		tried = append(tried, backend)
 	}

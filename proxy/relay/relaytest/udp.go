@@ -428,7 +428,7 @@ func testSessionsAreBounded(t *testing.T, new NewUDP) {
 func testFloodLeavesOthersAlone(t *testing.T, new NewUDP) {
 	a, _ := udpBackend(t, "127.0.0.1:0", func(net.Addr, []byte) []byte { return nil })
 	c, _ := udpBackend(t, "127.0.0.1:0", same)
-	engine, listen := new(relay.Config{})
+	engine, listen := new(relay.Config{UDPTimeout: 500 * time.Millisecond})
 	// As many listeners as make two of them share a loop.
 	flooded := serveUDP(t, engine, listen, balance(a), "127.0.0.1")
 	var others []*net.UDPConn
@@ -451,6 +451,9 @@ func testFloodLeavesOthersAlone(t *testing.T, new NewUDP) {
 		})
 	}
 	eventually(t, func() bool { return flooded.Stats().DatagramsIn > 1000 }, "the flood")
+	leaver := udpClient(t, flooded)
+	leaver.Write([]byte("x"))
+	eventually(t, func() bool { return flooded.Stats().Expired > 0 }, "an idle session to end in spite of it")
 	for range 50 {
 		for _, conn := range others {
 			assert.Equal(t, "x", exchange(t, conn, "x"))
@@ -529,6 +532,7 @@ func testUDPFDExhaustion(t *testing.T, new NewUDP) {
 		}
 		assert.Equal(t, "y", exchange(t, last, "y"))
 		assert.EqualValues(t, 1, l.Stats().Evicted)
+		assert.Empty(t, b.failures(), "a shortage of our own is not the backend's failure")
 		for _, f := range files {
 			f.Close()
 		}
