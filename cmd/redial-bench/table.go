@@ -72,24 +72,26 @@ func percentile(sorted []uint32, p int) time.Duration {
 	return time.Duration(sorted[max(i, 0)])
 }
 
-func micros(v float64) string { return fmt.Sprintf("%.1f µs", v/1e3) }
+// micros writes nanoseconds as microseconds.
+func micros(v float64) string { return fmt.Sprintf("%.1f", v/1e3) }
 
 func ratio(v float64) string { return fmt.Sprintf("%.2f", v) }
 
 func perSecond(v float64) string { return fmt.Sprintf("%.0f", v) }
 
-func mebibytes(v int64) string { return fmt.Sprintf("%.1f MiB", float64(v)/(1<<20)) }
+func mebibytes(v int64) string { return fmt.Sprintf("%.1f", float64(v)/(1<<20)) }
 
 // environment says where figures are from.
 type environment struct {
 	Date     string   `json:"date"`
 	Kernel   string   `json:"kernel"`
 	CPUs     int      `json:"cpus"`
+	MaxFDs   uint64   `json:"maxFDs"` // that a process may have: it bounds the proxies' sessions
 	Versions []string `json:"versions"`
 }
 
 func environmentOf(all []*system) environment {
-	e := environment{Date: time.Now().UTC().Format("2006-01-02 15:04 UTC"), CPUs: runtime.NumCPU(), Kernel: "unknown"}
+	e := environment{Date: time.Now().UTC().Format("2006-01-02 15:04 UTC"), CPUs: runtime.NumCPU(), MaxFDs: fileLimit(), Kernel: "unknown"}
 	var u unix.Utsname
 	if unix.Uname(&u) == nil {
 		e.Kernel = unix.ByteSliceToString(u.Sysname[:]) + " " + unix.ByteSliceToString(u.Release[:])
@@ -106,7 +108,7 @@ func environmentOf(all []*system) environment {
 }
 
 func (e environment) String() string {
-	return fmt.Sprintf("%s, %s, %d CPUs\n%s\n", e.Date, e.Kernel, e.CPUs, strings.Join(e.Versions, "\n"))
+	return fmt.Sprintf("%s, %s, %d CPUs, at most %d descriptors per process\n%s\n", e.Date, e.Kernel, e.CPUs, e.MaxFDs, strings.Join(e.Versions, "; "))
 }
 
 // progress writes a line that is not part of the result.

@@ -63,6 +63,7 @@ type burst struct {
 	Before footprint     `json:"before"`
 	During footprint     `json:"during"` // most
 	After  footprint     `json:"after"`
+	CPU    time.Duration `json:"cpu"`  // of the proxy until it is at rest, nanoseconds
 	Rest   time.Duration `json:"rest"` // from the last client to as few descriptors as before
 }
 
@@ -82,6 +83,10 @@ func measureBurst(ctx context.Context, n *network, s *system, clients, first int
 	}
 	b := &burst{}
 	if b.Before, err = footprintOf(pids); err != nil {
+		return nil, err
+	}
+	cpu, err := cpuTime(pids)
+	if err != nil {
 		return nil, err
 	}
 	watching, stop := context.WithCancel(ctx)
@@ -104,9 +109,14 @@ func measureBurst(ctx context.Context, n *network, s *system, clients, first int
 		return err
 	})
 	b.Rest = time.Since(end)
-	if err != nil && b.After.FDs == 0 {
-		return nil, err // the process is gone; what it still holds is for the table
+	if err != nil && b.returned() {
+		return nil, s.explain(err) // nothing to read any more; descriptors that are left are for the table
 	}
+	used, err := cpuTime(pids)
+	if err != nil {
+		return nil, err
+	}
+	b.CPU = used - cpu
 	// Memory follows later than descriptors.
 	select {
 	case <-ctx.Done():

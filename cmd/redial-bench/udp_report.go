@@ -23,7 +23,7 @@ func (r *udpReport) String() string {
 }
 
 func (r *udpReport) loadTable() *table {
-	t := newTable("system", "clients", "round trips/s", "p50", "p99", "CPU per datagram", "faults")
+	t := newTable("system", "clients", "round trips/s", "p50, µs", "p99, µs", "CPU per datagram, µs", "faults")
 	for _, s := range r.Loads {
 		cpu := "-"
 		if spreadOf(s.each(cpuOf)).max > 0 {
@@ -81,7 +81,8 @@ func quotients(a, b []float64) []float64 {
 }
 
 func (r *udpReport) burstTable() *table {
-	t := newTable("system", "burst", "clients", "per second", "unanswered", "descriptors before, most, after", "resident before, most, after", "at rest after")
+	t := newTable("system", "burst", "clients", "per second", "unanswered", "CPU per client, µs",
+		"descriptors before, most, after", "resident MiB before, most, after", "at rest after")
 	for _, s := range r.OneShots {
 		for i, b := range s.Bursts {
 			rest := fmt.Sprintf("%.1f s", b.Rest.Seconds())
@@ -93,6 +94,7 @@ func (r *udpReport) burstTable() *table {
 				unanswered = b.Faults.String()
 			}
 			t.add(s.System, fmt.Sprint(i+1), fmt.Sprint(b.Clients), perSecond(float64(b.Clients)*float64(time.Second)/float64(max(b.Took, 1))), unanswered,
+				micros(float64(b.CPU)/float64(max(b.Clients, 1))),
 				fmt.Sprintf("%d, %d, %d", b.Before.FDs, b.During.FDs, b.After.FDs),
 				fmt.Sprintf("%s, %s, %s", mebibytes(b.Before.Resident), mebibytes(b.During.Resident), mebibytes(b.After.Resident)), rest)
 		}
