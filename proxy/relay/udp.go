@@ -131,34 +131,34 @@ func (l *UDPListener) shut() bool {
 	return l.isClosed
 }
 
-// SetOpen decides whether datagrams are relayed or refused. While refused, the socket is connected to a discard address:
-// it keeps its port, but the kernel finds no socket for what arrives and answers with ICMP port unreachable.
+// SetOpen decides whether datagrams are relayed or refused. While refused, the socket is bound to an interface that does
+// not exist: it keeps its port, but the kernel finds no socket for what arrives and answers with ICMP port unreachable.
 func (l *UDPListener) SetOpen(open bool) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.open == open || l.isClosed {
 		return nil
 	}
-	if err := setReceiving(l.fd, l.addr.Addr().Is4(), open); err != nil {
+	if err := setReceiving(l.fd, open); err != nil {
 		return fmt.Errorf("listening on %s: %w", l.addr, err)
 	}
 	l.open = open
 	return nil
 }
 
-// discardPort is that of the discard service (RFC 863), on loopback, from where nothing comes.
-const discardPort = 9
+// noInterface is an index that the kernel, which counts up from 1, gives to no interface.
+const noInterface = 1<<31 - 2
 
-func setReceiving(fd int, v4, open bool) error {
+// setReceiving needs no privilege: an interface may be chosen by anybody for a socket that has none, and is forgotten by
+// connect(2) to AF_UNSPEC. Connecting the socket to some address would refuse as well, but not for once: what an IPv6
+// socket was connected to stays in force after that (__udp_disconnect does not clear sk_v6_daddr), so that it would never
+// again receive from anybody else.
+func setReceiving(fd int, open bool) error {
 	if open {
-		// connect(2) to AF_UNSPEC dissolves the association; the port stays, as it was bound by number.
 		unspec := unix.RawSockaddr{Family: unix.AF_UNSPEC}
 		return connectRaw(fd, &unspec)
 	}
-	if v4 {
-		return unix.Connect(fd, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}, Port: discardPort})
-	}
-	return unix.Connect(fd, &unix.SockaddrInet6{Addr: netip.IPv6Loopback().As16(), Port: discardPort})
+	return unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_BINDTOIFINDEX, noInterface)
 }
 
 // Retain ends the sessions whose backend is not in usable. The next datagram of such a client begins a new one.

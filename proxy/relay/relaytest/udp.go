@@ -475,6 +475,10 @@ func testSourceOfReplies(t *testing.T, new NewUDP) {
 		engine, listen := new(relay.Config{})
 		l4 := serveUDP(t, engine, listen, balance(v4), "0.0.0.0")
 		l6 := serveUDP(t, engine, listen, balance(v6), "::")
+		for _, l := range []UDPListener{l4, l6} { // having refused must not narrow down from whom they receive
+			require.NoError(t, l.SetOpen(false))
+			require.NoError(t, l.SetOpen(true))
+		}
 		for _, c := range []struct {
 			from    *lab.Host
 			l       UDPListener
