@@ -12,7 +12,6 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -224,15 +223,7 @@ func TestUnprivileged(t *testing.T) {
 	}
 	writeFile(t, filepath.Join(dir, "web.yaml"), manifests(append(slices, service("web", "{clusterIP: 198.18.100.1, ports: [{port: 80}]}"))...))
 	r := newInstance(t, dir, "--interception=none", "--log-format=json", "--log-level=debug")
-	if os.Geteuid() == 0 {
-		// The folders of a test are closed to others.
-		for d := dir; d != os.TempDir() && d != "/"; d = filepath.Dir(d) {
-			require.NoError(t, os.Chmod(d, 0o755))
-		}
-		require.NoError(t, os.Chmod(filepath.Dir(r.socket), 0o777))
-		const nobody = 65534
-		r.cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
-	}
+	r.asNobody()
 	r.start()
 	s := r.awaitServed("web")
 	front := s.front("web")

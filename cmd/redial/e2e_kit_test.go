@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -87,6 +88,21 @@ func newInstance(t *testing.T, dir string, flags ...string) *instance {
 	r.cmd = redialCommand(append([]string{"--manifests", dir, "--admin-socket", r.socket}, flags...)...)
 	r.cmd.Stderr = r.log
 	return r
+}
+
+// asNobody has an instance that is not started yet run without privileges.
+func (r *instance) asNobody() {
+	r.t.Helper()
+	if os.Geteuid() != 0 {
+		return
+	}
+	// The folders of a test are closed to others.
+	for d := r.dir; d != os.TempDir() && d != "/"; d = filepath.Dir(d) {
+		require.NoError(r.t, os.Chmod(d, 0o755))
+	}
+	require.NoError(r.t, os.Chmod(filepath.Dir(r.socket), 0o777))
+	const nobody = 65534
+	r.cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
 }
 
 func (r *instance) start() {
