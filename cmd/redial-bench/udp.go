@@ -32,7 +32,7 @@ func udpCommand() *cobra.Command {
 		Short: "Measure UDP: request/response, and clients that ask only once",
 		Long: `Serves one UDP echo by kernel DNAT, by nginx stream and by redial, in network namespaces that are
 made for it, and sends them requests of 64 bytes in turn. Each reply is compared with its request;
-one that is lost or wrong is shown and makes the run fail.`,
+one that is lost or wrong is shown, and makes the run fail if it was to be redial's.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := o.validate(); err != nil {

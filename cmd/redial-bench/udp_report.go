@@ -102,16 +102,20 @@ func (r *udpReport) burstTable() *table {
 	return t
 }
 
-// verdict is an error if anything failed.
+// verdict is an error if redial failed. What the others lose stands in the tables: nginx, for one, takes more sessions than
+// it has descriptors for.
 func (r *udpReport) verdict() error {
 	var errs []error
 	for _, s := range r.Loads {
-		if f := s.faults(); f.any() {
+		if f := s.faults(); f.any() && s.System == "redial" {
 			errs = append(errs, fmt.Errorf("%s with %d clients: %s", s.System, s.Clients, f))
 		}
 	}
 	for _, s := range r.OneShots {
 		for i, b := range s.Bursts {
+			if s.System != "redial" {
+				continue
+			}
 			if b.Faults.any() {
 				errs = append(errs, fmt.Errorf("%s, burst %d: %s", s.System, i+1, b.Faults))
 			}

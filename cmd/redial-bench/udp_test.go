@@ -43,6 +43,8 @@ func TestFailuresAreShown(t *testing.T) {
 	assert.ErrorContains(t, err, "redial, burst 1: 10 descriptors are left of 19, before there were 9")
 	assert.NotContains(t, err.Error(), "nginx")
 	r.Loads, r.OneShots = r.Loads[:1], nil
+	r.Loads[0].Samples[0] = bad
+	assert.Contains(t, r.String(), "FAILED: 2 lost, 1 wrong", "nginx's faults are shown")
 	assert.NoError(t, r.verdict())
 }
 
