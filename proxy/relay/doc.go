@@ -23,7 +23,17 @@
 //	l.Close()               // live connections go on
 //	r.Shutdown(ctx)         // stop accepting, wait for the rest until ctx ends, then reset it
 //
-// What it does not do: choose backends ([Balancer]), know Services, or write rules. UDP is not relayed yet.
+// UDP has no connections, so there are sessions instead: a client address, the address it sent to, and a connected socket
+// towards one backend. Event loops, one per processor, own listeners and sessions and do without locks:
+//
+//	recvmmsg ── session? ──┬─────────────────────────► send to the backend ◄── a copy of what was not answered yet
+//	                       └─ no: pick, socket, connect ─┘      │        ▲
+//	sendmmsg ◄── replies, from the address that was asked ◄── recvmmsg   └── ICMP: another backend gets it
+//
+// A session ends by being idle for [Config.UDPTimeout], by its backend's leaving, or, when there are too many, by being
+// the one that has been idle for longest.
+//
+// What it does not do: choose backends ([Balancer]), know Services, or write rules.
 //
 // A Relay and its Listeners may be used by several goroutines. The behaviour is pinned by the black-box suite in package
 // relaytest, which any other engine has to pass.

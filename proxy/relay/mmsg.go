@@ -88,20 +88,6 @@ func (b *batch) call(trap uintptr, fd, first, n, flags int) (int, unix.Errno) {
 // data is what slot i received.
 func (b *batch) data(i int) []byte { return b.bufs[i][:b.hdrs[i].len] }
 
-// sendTo sends one datagram on a connected socket, without waiting.
-func sendTo(fd int, data []byte) unix.Errno {
-	var base unsafe.Pointer
-	if len(data) > 0 {
-		base = unsafe.Pointer(&data[0])
-	}
-	for {
-		_, _, errno := unix.RawSyscall6(unix.SYS_SENDTO, uintptr(fd), uintptr(base), uintptr(len(data)), unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, 0, 0)
-		if errno != unix.EINTR {
-			return errno
-		}
-	}
-}
-
 // clientKey is where a datagram came from and which of the node's addresses it was sent to: what a reply has to invert.
 // It is made of bytes alone, which hash fast.
 type clientKey struct {

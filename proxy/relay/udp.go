@@ -155,8 +155,7 @@ const noInterface = 1<<31 - 2
 // again receive from anybody else.
 func setReceiving(fd int, open bool) error {
 	if open {
-		unspec := unix.RawSockaddr{Family: unix.AF_UNSPEC}
-		return connectRaw(fd, &unspec)
+		return unconnect(fd)
 	}
 	return unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_BINDTOIFINDEX, noInterface)
 }
