@@ -51,7 +51,7 @@ func TestNoExecForZeroEndpointsOfUDP(t *testing.T) {
 		}
 		assertRefused := func() {
 			for _, f := range flows {
-				name, err := f.exchange(clientPatience)
+				name, err := f.exchange(udpPatience)
 				assert.ErrorIs(t, err, syscall.ECONNREFUSED, "%s: %q", f, name)
 			}
 		}
@@ -66,7 +66,7 @@ func TestNoExecForZeroEndpointsOfUDP(t *testing.T) {
 			r.write("eps.yaml", slices([]string{ip4(1)}, []string{ip6(1)}))
 			r.await("clients served", serving(true))
 			for _, f := range flows {
-				name, err := f.exchange(clientPatience)
+				name, err := f.exchange(udpPatience)
 				require.NoError(t, err, "%s", f)
 				assert.Equal(t, "a", name, "%s", f)
 			}
@@ -154,7 +154,7 @@ func TestClientsThatAskOnce(t *testing.T) {
 				for i := next.Add(1) - 1; i < clients; i = next.Add(1) - 1 {
 					f, err := openFlow(client, firstPort+int(i), clusterIP1+":53")
 					if err == nil {
-						_, err = f.exchange(clientPatience)
+						_, err = f.exchange(udpPatience)
 						f.Close()
 					}
 					failures[i] = err

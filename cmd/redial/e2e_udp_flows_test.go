@@ -76,7 +76,7 @@ func TestFlowsFollowTheirPods(t *testing.T) {
 		r.write("all.yaml", spec(ready, 1, 2))
 		r.await("two backends", func(s *status) bool { return len(s.front("dns").Backends) == 2 })
 		for _, f := range flows {
-			name, err := f.exchange(clientPatience)
+			name, err := f.exchange(udpPatience)
 			require.NoError(t, err, "%s", f)
 			assert.Equal(t, "b", name, "%s", f)
 		}

@@ -161,6 +161,14 @@ func testShortageBlamesNobody(t *testing.T, new New) {
 			require.NoError(t, err)
 			fds = append(fds, fd)
 		}
+		// No dial before all are accepted, or it takes the descriptor of one of them.
+		b.mu.Lock()
+		b.onPick = func() {
+			for l.Stats().Accepted < 1+clients {
+				time.Sleep(time.Millisecond)
+			}
+		}
+		b.mu.Unlock()
 		limit := uint64(fds[clients-1] + 1 + clients)
 		var old syscall.Rlimit
 		require.NoError(t, syscall.Getrlimit(syscall.RLIMIT_NOFILE, &old))
