@@ -125,7 +125,7 @@ func (f *flow) String() string {
 func (f *flow) exchange(patience time.Duration) (backend string, err error) {
 	f.serial++
 	sent := fmt.Sprint(f.serial)
-	f.SetDeadline(time.Now().Add(patience))
+	f.SetReadDeadline(time.Now().Add(patience))
 	if _, err := f.Write([]byte(sent)); err != nil {
 		return "", err
 	}
@@ -220,7 +220,7 @@ func assertEcho(t *testing.T, f *flow, size int) {
 	for i := range sent {
 		sent[i] = byte(i * 7)
 	}
-	f.SetDeadline(time.Now().Add(udpPatience))
+	f.SetReadDeadline(time.Now().Add(udpPatience))
 	_, err := f.Write(sent)
 	require.NoError(t, err, "%s, %d bytes", f, size)
 	buf := make([]byte, 1<<16)
