@@ -436,6 +436,9 @@ func testFloodLeavesOthersAlone(t *testing.T, new NewUDP) {
 	for range 4 {
 		others = append(others, udpClient(t, serveUDP(t, engine, listen, balance(c), "127.0.0.1")))
 	}
+	idle := udpClient(t, flooded)
+	idle.Write([]byte("x"))
+	eventually(t, func() bool { return flooded.Stats().Active == 1 }, "a session")
 	stop := make(chan struct{})
 	var wg sync.WaitGroup
 	for range 4 {
@@ -452,8 +455,6 @@ func testFloodLeavesOthersAlone(t *testing.T, new NewUDP) {
 		})
 	}
 	eventually(t, func() bool { return flooded.Stats().DatagramsIn > 1000 }, "the flood")
-	leaver := udpClient(t, flooded)
-	leaver.Write([]byte("x"))
 	eventually(t, func() bool { return flooded.Stats().Expired > 0 }, "an idle session to end in spite of it")
 	for range 10 {
 		for _, conn := range others {
