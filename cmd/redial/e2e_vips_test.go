@@ -9,8 +9,6 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"redial/config"
-	"redial/proxy"
 	"redial/proxy/intercept/lab"
 )
 
@@ -98,50 +96,6 @@ func TestPortsAreToldApart(t *testing.T) {
 			assertAnswers(t, node, address, backend)
 		}
 	})
-}
-
-func TestTCPAndUDPOnOneNumber(t *testing.T) {
-	t.Parallel()
-	lab.Run(t, func(t *testing.T, node *lab.Host) {
-		addBackend(t, node, "a", 1)
-		client := addHost(t, node, "client", 9)
-		ports := "[{name: tcp, port: 53, nodePort: 30053, protocol: TCP}, {name: udp, port: 53, nodePort: 30053, protocol: UDP}]"
-		r := startRedial(t, manifests(
-			service("dns", "{type: NodePort, clusterIP: 198.18.100.1, ports: "+ports+"}"),
-			endpoints("dns", "[{name: tcp, port: 8080, protocol: TCP}, {name: udp, port: 8080, protocol: UDP}]", ip4(1))))
-		s := r.await("TCP steered", func(s *status) bool {
-			return len(tcpPort(s, "dns").Fronts) > 0 && len(tcpPort(s, "dns").Fronts[0].VIPs) == 2
-		})
-		for _, p := range s.service("dns").Ports {
-			if p.Protocol == config.UDP && len(p.Fronts) == 0 {
-				// As long as it is not relayed, that has to be said.
-				assert.Equal(t, proxy.ReasonUnsupportedProtocol, r.awaitProblem("dns", proxy.ReasonUnsupportedProtocol).Reason)
-			}
-		}
-		assertAnswers(t, client, "198.18.100.1:53", "a")
-		assertAnswers(t, client, "198.18.9.1:30053", "a")
-		live := mustDial(t, client, "198.18.100.1:53")
-
-		// The UDP port goes, and TCP does not notice.
-		r.write("all.yaml", manifests(
-			service("dns", "{type: NodePort, clusterIP: 198.18.100.1, ports: [{name: tcp, port: 53, nodePort: 30053}]}"),
-			endpoints("dns", "[{name: tcp, port: 8080}]", ip4(1))))
-		r.await("UDP gone", func(s *status) bool { return len(s.service("dns").Ports) == 1 && len(s.service("dns").Problems) == 0 })
-		assert.NoError(t, live.echo("still there"))
-		assertAnswers(t, client, "198.18.100.1:53", "a")
-		assertAnswers(t, client, "198.18.9.1:30053", "a")
-	})
-}
-
-func tcpPort(s *status, service string) proxy.PortStatus {
-	if svc := s.service(service); svc != nil {
-		for _, p := range svc.Ports {
-			if p.Protocol == config.TCP {
-				return p
-			}
-		}
-	}
-	return proxy.PortStatus{}
 }
 
 func TestServicesThatAreNotForUs(t *testing.T) {

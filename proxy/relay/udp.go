@@ -139,7 +139,7 @@ func (l *UDPListener) SetOpen(open bool) error {
 	if l.open == open || l.isClosed {
 		return nil
 	}
-	if err := setReceiving(l.fd, open); err != nil {
+	if err := setReceiving(l.fd, l.addr.Addr().Is4(), open); err != nil {
 		return fmt.Errorf("listening on %s: %w", l.addr, err)
 	}
 	l.open = open
@@ -152,13 +152,24 @@ const noInterface = 1<<31 - 2
 // setReceiving needs no privilege: an interface may be chosen by anybody for a socket that has none, and is forgotten by
 // connect(2) to AF_UNSPEC. Connecting the socket to some address would refuse as well, but not for once: what an IPv6
 // socket was connected to stays in force after that (__udp_disconnect does not clear sk_v6_daddr), so that it would never
-// again receive from anybody else.
-func setReceiving(fd int, open bool) error {
+// again receive from anybody else. It is left for IPv4 on kernels before 5.1, or before 5.7 without CAP_NET_RAW, which
+// refuse the choice. An IPv6 socket then goes on receiving there, and what it receives is dropped for want of a backend.
+func setReceiving(fd int, v4, open bool) error {
 	if open {
 		return unconnect(fd)
 	}
-	return unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_BINDTOIFINDEX, noInterface)
+	err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_BINDTOIFINDEX, noInterface)
+	if err != unix.ENOPROTOOPT && err != unix.EPERM {
+		return err
+	}
+	if v4 {
+		return connectTo(fd, discard)
+	}
+	return nil
 }
+
+// discard is the discard service (RFC 863) of this host, from which nothing comes.
+var discard = netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), 9)
 
 // Retain ends the sessions whose backend is not in usable. The next datagram of such a client begins a new one.
 func (l *UDPListener) Retain(usable []netip.AddrPort) {
