@@ -15,5 +15,5 @@
 //	changes := t.Take() // config.Changes{{default web}: *config.Service}
 //
 // Values handed out are shared and never modified afterwards. A Tracker may be used by several goroutines. Nothing here
-// touches the network or the kernel, and no other package knows Kubernetes types.
+// touches the network or the kernel, and only this package and the sources below it know Kubernetes types.
 package config

@@ -44,6 +44,9 @@ type ServiceName struct {
 
 func (n ServiceName) String() string { return n.Namespace + "/" + n.Name }
 
+// MarshalText makes n a string in JSON, as in logs.
+func (n ServiceName) MarshalText() ([]byte, error) { return []byte(n.String()), nil }
+
 // ServicePortName identifies one port of a Service. Port is empty for the only port of a Service that does not name it.
 type ServicePortName struct {
 	Service  ServiceName
@@ -59,6 +62,9 @@ func (n ServicePortName) String() string {
 	}
 	return s + "/" + string(n.Protocol)
 }
+
+// MarshalText makes n a string in JSON, as in logs.
+func (n ServicePortName) MarshalText() ([]byte, error) { return []byte(n.String()), nil }
 
 // Compare orders names by namespace, Service, port and protocol.
 func (n ServicePortName) Compare(o ServicePortName) int {

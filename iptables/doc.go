@@ -43,7 +43,8 @@
 // It never changes a sysctl; 127.0.0.1 stays out of reach of other hosts, yet NodePorts on 127.0.0.1 and ::1 work from
 // the node itself. It does not keep its jumps in first place: whoever inserts before us is heard first, as other agents
 // insist on that place too and nobody would win. It cannot overrule a drop in a table of another program, such as
-// firewalld's own nftables table. It does not delete conntrack entries. Rules stay when the process ends.
+// firewalld's own nftables table. Of connection tracking it deletes only
+// entries of UDP that contradict its rules. Rules stay when the process ends.
 //
 // # Usage
 //

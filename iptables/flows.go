@@ -87,12 +87,12 @@ func address(ip net.IP) netip.Addr {
 	return a.Unmap()
 }
 
-// tidyFlows deletes stale flows of a family if its UDP bindings are not those of the last time. What fails is tried again
-// with the next Commit, for which Verify asks.
+// tidyFlows deletes stale flows of a family if rules have been written since the last time, or its UDP bindings are
+// others. What fails is tried again with the next Commit, for which Verify asks.
 func (r *Rules) tidyFlows(v6 bool, bindings []intercept.Binding) {
 	udp := slices.DeleteFunc(slices.Clone(bindings), func(b intercept.Binding) bool { return b.VIP.Protocol != intercept.UDP })
 	done, once := r.tidiedFlows[v6]
-	if once && slices.Equal(done, udp) {
+	if once && slices.Equal(done, udp) || r.neverUDP(v6, udp) {
 		return
 	}
 	delete(r.tidiedFlows, v6)
@@ -114,6 +114,20 @@ func (r *Rules) tidyFlows(v6 bool, bindings []intercept.Binding) {
 		}
 	}
 	r.flowsErr[v6] = err
+}
+
+// neverUDP reports that there is no UDP binding now and has been none: only an earlier process may have left flows then,
+// which the first time takes care of.
+func (r *Rules) neverUDP(v6 bool, udp []intercept.Binding) bool {
+	if len(udp) > 0 {
+		r.hadUDP[v6] = true
+	}
+	_, looked := r.hadUDP[v6]
+	if !looked {
+		r.hadUDP[v6] = false
+		return false
+	}
+	return !r.hadUDP[v6] && r.flowsErr[v6] == nil
 }
 
 func localAddresses() ([]netip.Addr, error) {

@@ -216,3 +216,36 @@ func TestFlowsAreTriedAgain(t *testing.T) {
 		assert.Equal(t, calls, flows.calls, "the table is read only when UDP bindings change")
 	})
 }
+
+// Rules that others removed let flows begin that know nothing of them. Whoever puts the rules back, a check or the change
+// of some other Service, has to end these flows as well.
+func TestFlowsBegunWhileRulesWereGone(t *testing.T) {
+	for _, heal := range []string{"repair", "another change"} {
+		t.Run(heal, func(t *testing.T) {
+			t.Parallel()
+			lab.Run(t, func(t *testing.T, node *lab.Host) {
+				pod, err := node.AddHost("pod", "198.18.1.2/24")
+				require.NoError(t, err)
+				trackFlows(t, node)
+				serve(t, 61053)
+				v := vip("198.18.0.53", 53, intercept.UDP)
+				bindings := []intercept.Binding{udpBinding(v, 61053)}
+				r := start(t, testConfig(ModeNFT))
+				require.NoError(t, r.Commit(t.Context(), bindings))
+				sh(t, node, "iptables -t nat -F REDIAL-SERVICES")
+				client := newSteady(t, pod, v)
+				require.Equal(t, "", client.ask())
+
+				if heal == "another change" {
+					bindings = append(bindings, intercept.Binding{VIP: vip("198.18.0.80", 80, intercept.TCP), Listen: wildcard(false, 61053), Owner: "default/web"})
+				} else {
+					ok, err := r.Verify(t.Context())
+					require.NoError(t, err)
+					require.False(t, ok)
+				}
+				require.NoError(t, r.Commit(t.Context(), bindings))
+				client.eventually("udp 61053")
+			})
+		})
+	}
+}

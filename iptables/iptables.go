@@ -48,6 +48,7 @@ type Rules struct {
 	tidiedFlows  map[bool][]intercept.Binding // by family (true: IPv6): the UDP bindings that flows were last held against
 	flowsErr     map[bool]error               // why that failed; nil: it did not
 	flowsRemoved map[bool]uint
+	hadUDP       map[bool]bool // by family, since the first look: there have been UDP bindings
 
 	// settled are the bindings that are in force to the last one; nil: unknown, or not all of them.
 	settled []intercept.Binding
@@ -78,7 +79,7 @@ func newRules(ctx context.Context, cfg Config, h host) (*Rules, error) {
 	}
 	r := &Rules{
 		cfg: cfg, network: h.network, flows: h.flows,
-		tidiedFlows: map[bool][]intercept.Binding{}, flowsErr: map[bool]error{}, flowsRemoved: map[bool]uint{},
+		tidiedFlows: map[bool][]intercept.Binding{}, flowsErr: map[bool]error{}, flowsRemoved: map[bool]uint{}, hadUDP: map[bool]bool{},
 	}
 	if err := r.choose(ctx, h); err != nil {
 		return nil, err
@@ -146,9 +147,14 @@ func (r *Rules) Commit(ctx context.Context, bindings []intercept.Binding) error 
 			f.log.WithField("family", f.name()).WithField("target", describe(target)).Info("rules hand packets over differently from now on")
 			f.target = target
 		}
+		writes := f.stats.Restores
 		failed := f.commit(ctx, valid[f.v6], r.cfg.Mark, r.cfg.ProxyPorts)
 		errs = append(errs, failed...)
 		whole, guarded = whole && f.applied != nil, guarded && f.filterErr == nil
+		if f.stats.Restores != writes {
+			// Whatever was written for: before it, a rule may have been missing that a flow has begun without.
+			delete(r.tidiedFlows, f.v6)
+		}
 		if f.applied != nil {
 			r.tidyFlows(f.v6, without(valid[f.v6], failed))
 		}

@@ -10,7 +10,7 @@
 //	p := proxy.New(proxy.Config{Tracker: t, Interceptor: i, Relay: r, Ports: ports, Log: log})
 //	err := p.Run(ctx) // until ctx ends; rules and connections stay
 //
-// A frontend is one listening socket per Service port, traffic class and family, with a balancer of its own. Its proxy
+// A frontend is one listening socket per Service port and family, with a balancer of its own. Its proxy
 // port stays the same as long as its name does, across changes of the Service and restarts of the process.
 //
 // Two goroutines: one takes changes, the other syncs. They share the frontends under one mutex, which is never held

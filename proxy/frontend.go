@@ -85,6 +85,9 @@ func (f *frontend) update(port *config.ServicePort, log *logrus.Entry) {
 		return
 	}
 	f.open = open
+	if len(f.listeners) == 0 {
+		return // not opened yet: that will be the news
+	}
 	log = log.WithFields(logrus.Fields{"service": f.key.name, "family": f.key.family})
 	if open {
 		log.WithField("backends", len(usable)).Info("clients are served")

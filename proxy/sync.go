@@ -126,7 +126,7 @@ func (p *Proxier) open(key frontendKey, port *config.ServicePort, vips []vip) er
 		return err
 	}
 	p.frontends[key] = fresh
-	p.log.WithFields(logrus.Fields{"service": key.name, "family": key.family, "port": fresh.port}).Info("frontend opened")
+	p.log.WithFields(logrus.Fields{"service": key.name, "family": key.family, "port": fresh.port, "backends": b.Len()}).Info("frontend opened")
 	return nil
 }
 

@@ -1,13 +1,10 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 
 	"github.com/sirupsen/logrus"
 	"github.com/spf13/cobra"
-
-	"redial/proxy/admin"
 )
 
 func cleanupCommand() *cobra.Command {
@@ -23,10 +20,11 @@ when it is not to come back. Running it again is no error.`,
 			if err := opts.validate(); err != nil {
 				return err
 			}
-			var running any
-			if admin.Get(cmd.Context(), opts.adminSocket, &running) == nil {
-				return errors.New("redial is running and would write the rules again: stop it first")
+			unlock, err := lockSteering()
+			if err != nil {
+				return err
 			}
+			defer unlock()
 			log, err := opts.logger()
 			if err != nil {
 				return err
@@ -44,6 +42,5 @@ when it is not to come back. Running it again is no error.`,
 		},
 	}
 	opts.addIPTablesFlags(cmd.Flags())
-	opts.addSocketFlag(cmd.Flags())
 	return cmd
 }

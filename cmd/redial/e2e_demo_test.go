@@ -55,6 +55,8 @@ func TestDemo(t *testing.T) {
 	for _, line := range []string{
 		`redial, ClusterIP +[1-9]\d+ +0 +\S+ +\S+`,
 		`redial, NodePort +[1-9]\d+ +0 +\S+ +\S+`,
+		`redial, UDP +[1-9]\d+ +0 +\S+ +\S+`,
+		`kernel DNAT, UDP +[1-9]\d+ +\d+ +\S+ +\S+`,
 		`kernel DNAT, same backends +[1-9]\d+ +[1-9]\d* +\S+ +\S+`,
 		`connections that redial took to a second backend: [1-9]\d*`,
 		`-- backend a is killed`,

@@ -147,6 +147,12 @@ func (o *options) validate() error {
 			fail("--%s %s: must be more than 0", d.flag, d.value)
 		}
 	}
+	if o.interception == interceptIPTables && o.mark == 0 {
+		fail("--mark 0: the rules need a mark to let the proxy's own connections pass")
+	}
+	if o.tryTimeout > o.dialTimeout {
+		fail("--dial-try-timeout %s: must not be more than --dial-timeout %s", o.tryTimeout, o.dialTimeout)
+	}
 	if o.drainTimeout < 0 {
 		fail("--drain-timeout %s: must not be negative", o.drainTimeout)
 	}

@@ -13,6 +13,7 @@ import (
 	"redial/config/manifest"
 	"redial/proxy"
 	"redial/proxy/admin"
+	"redial/proxy/relay"
 )
 
 // status is what the admin API answers and redial status prints.
@@ -40,7 +41,8 @@ func statusCommand() *cobra.Command {
 One line per Service port and family: how clients reach it (addresses; *:PORT is a NodePort),
 the local proxy port, whether clients are served or refused, usable of all backends, live
 connections, connections since the start, how many of those needed a second backend, and how
-many failed. -o wide adds the backends; -o json has everything.`,
+many failed. Of UDP, live and total are sessions, and failed are the datagrams that were lost.
+-o wide adds the backends; -o json has everything.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if output != "" && output != "wide" && output != "json" {
@@ -78,7 +80,7 @@ func (s *status) print(w io.Writer, wide bool, now time.Time) error {
 	t.Flush()
 	fmt.Fprintln(t, "\nSERVICE\tPORT\tADDRESSES\tPROXY PORT\tCLIENTS\tBACKENDS\tLIVE\tTOTAL\tRETRIED\tFAILED")
 	for i := range s.Services {
-		printService(t, &s.Services[i])
+		s.printService(t, &s.Services[i])
 	}
 	t.Flush()
 	if wide {
@@ -99,7 +101,7 @@ func (s *status) steering() string {
 	return fmt.Sprintf("iptables %s (%s)", s.IPTables.Version, s.IPTables.Mode)
 }
 
-func printService(w io.Writer, s *proxy.ServiceStatus) {
+func (all *status) printService(w io.Writer, s *proxy.ServiceStatus) {
 	name := s.Namespace + "/" + s.Name
 	if s.Skipped != "" {
 		fmt.Fprintf(w, "%s\t-\tskipped: %s\n", name, s.Skipped)
@@ -123,10 +125,18 @@ func printService(w io.Writer, s *proxy.ServiceStatus) {
 			if !f.Serving {
 				clients = "refused"
 			}
-			fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%s\t%d/%d\t%d\t%d\t%d\t%d\n", name, portName(p), addresses(f), f.ProxyPort, clients,
-				usable, len(f.Backends), f.Stats.Active, f.Stats.Accepted, f.Stats.Retried, f.Stats.Failed+f.Stats.NoBackend)
+			fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%s\t%d/%d\t%d\t%d\t%d\t%d\n", name, portName(p), all.addresses(f), f.ProxyPort, clients,
+				usable, len(f.Backends), f.Stats.Active, f.Stats.Accepted, f.Stats.Retried, failed(f.Stats))
 		}
 	}
+}
+
+// failed counts what clients lost: connections, or datagrams.
+func failed(s relay.Stats) uint64 {
+	if s.Dropped+s.Overflows > 0 {
+		return s.Dropped + s.Overflows
+	}
+	return s.Failed + s.NoBackend
 }
 
 func portName(p proxy.PortStatus) string {
@@ -137,21 +147,21 @@ func portName(p proxy.PortStatus) string {
 	return name
 }
 
-// addresses writes the VIPs as one would type them; those on the Service's port first.
-func addresses(f proxy.FrontendStatus) string {
-	var all []string
+// addresses writes what clients can use as one would type it: the VIPs or, where nothing is steered, the listeners.
+func (all *status) addresses(f proxy.FrontendStatus) string {
+	if all.Interception == interceptNone {
+		return strings.Join(f.Listen, ",")
+	}
+	var vips []string
 	for _, v := range f.VIPs {
 		switch {
 		case v.Kind == "NodePort":
-			all = append(all, fmt.Sprintf("*:%d", v.Port))
+			vips = append(vips, fmt.Sprintf("*:%d", v.Port))
 		default:
-			all = append(all, v.Address)
+			vips = append(vips, v.Address)
 		}
 	}
-	if len(all) == 0 {
-		return strings.Join(f.Listen, ",")
-	}
-	return strings.Join(all, ",")
+	return strings.Join(vips, ",")
 }
 
 func printBackends(w io.Writer, s *proxy.ServiceStatus, now time.Time) {

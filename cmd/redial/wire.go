@@ -48,9 +48,17 @@ func run(ctx context.Context, opts *options) error {
 	if err != nil {
 		return err
 	}
-	n, err := wire(opts, log, fds)
+	unlock := func() {}
+	if opts.interception != interceptNone {
+		unlock, err = lockSteering()
+	}
+	var n *node
+	if err == nil {
+		n, err = wire(opts, log, fds)
+	}
 	if err != nil {
 		socket.Close()
+		unlock()
 		return err
 	}
 	parts, stop := context.WithCancelCause(ctx)
@@ -70,6 +78,7 @@ func run(ctx context.Context, opts *options) error {
 	})
 	<-parts.Done()
 	running.Wait()
+	unlock() // from here on, whoever comes next may steer
 	n.drain()
 	if err := context.Cause(parts); !errors.Is(err, context.Canceled) {
 		return err

@@ -15,6 +15,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 	kjson "sigs.k8s.io/json"
 	"sigs.k8s.io/yaml"
+
+	"redial/config"
 )
 
 // maxDocument bounds one document. Parsed YAML takes a hundred times the memory of its text; an object that an API server
@@ -49,6 +51,9 @@ type entry struct {
 	document int
 	// problem is empty for a good object.
 	problem string
+	// flaw is what an API server would have refused in an object that can be read. It is used only for want of a version
+	// without a flaw, and then what is wrong in it is left out.
+	flaw string
 	// hash of the object's JSON tells whether a place holds something new.
 	hash uint64
 	// object is kept only until the scan that read it has handed it on: thirty thousand of them are 100 MiB.
@@ -230,7 +235,14 @@ func (c *content) addObject(document int, raw []byte, at string, h header) {
 		c.bad(document, k, in(at, problem))
 		return
 	}
-	c.entries = append(c.entries, entry{key: k, document: document, hash: maphash.Bytes(seed, raw), object: object})
+	e := entry{key: k, document: document, hash: maphash.Bytes(seed, raw), object: object}
+	if flaws := config.Check(object); len(flaws) > 0 {
+		e.flaw = in(at, flaws[0].Message)
+		if more := len(flaws) - 1; more > 0 {
+			e.flaw += fmt.Sprintf(" (and %d more)", more)
+		}
+	}
+	c.entries = append(c.entries, e)
 }
 
 // checkName refuses names no API server would accept: they reach logs, rules and metrics.

@@ -34,6 +34,8 @@ type file struct {
 type origin struct {
 	path string
 	hash uint64
+	// flawed tells that the version in force is not a good one.
+	flawed bool
 }
 
 // scan brings the Tracker up to what the directory says. again asks for another scan soon, because a file was being
@@ -215,7 +217,8 @@ func (p *pass) hidden(dir string) {
 func (p *pass) wants(f *file) bool {
 	return slices.ContainsFunc(f.entries, func(e entry) bool {
 		_, taken := p.claimed[e.key]
-		return e.problem == "" && e.object == nil && !taken && p.s.applied[e.key].hash != e.hash
+		old, inForce := p.s.applied[e.key]
+		return e.problem == "" && e.object == nil && !taken && old.hash != e.hash && (e.flaw == "" || !inForce)
 	})
 }
 
@@ -244,17 +247,24 @@ func (p *pass) file(path string, f *file) {
 			}
 		case taken:
 			problem.Message = fmt.Sprintf("defined already in %s, document %d: that definition is used", at.path, at.document)
+		case e.flaw != "" && inForce && old.hash != e.hash && !old.flawed:
+			p.claimed[e.key] = place{path, e.document}
+			p.s.applied[e.key] = origin{path, old.hash, false}
+			problem.Message, problem.Retained = e.flaw, true
 		default:
 			p.claimed[e.key] = place{path, e.document}
 			switch {
 			case inForce && old.hash == e.hash:
-				p.s.applied[e.key] = origin{path, e.hash}
+				p.s.applied[e.key] = origin{path, e.hash, e.flaw != ""}
 			case e.object != nil:
 				set(p.s.tracker, e.object)
-				p.s.applied[e.key] = origin{path, e.hash}
+				p.s.applied[e.key] = origin{path, e.hash, e.flaw != ""}
 			}
-			e.object = nil
-			continue
+			if e.flaw == "" {
+				e.object = nil
+				continue
+			}
+			problem.Message = e.flaw
 		}
 		e.object = nil
 		p.problems = append(p.problems, problem)
@@ -269,7 +279,7 @@ func (p *pass) finish() {
 		}
 		if i, ok := p.bad[k]; ok {
 			p.problems[i].Retained = true
-			p.s.applied[k] = origin{p.problems[i].File, o.hash}
+			p.s.applied[k] = origin{p.problems[i].File, o.hash, o.flawed}
 		} else if spoilt := p.undecodable[o.path]; len(spoilt) > 0 {
 			for _, i := range spoilt {
 				p.problems[i].Retained = true

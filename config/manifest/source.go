@@ -100,7 +100,7 @@ func (s *Source) Run(ctx context.Context) error {
 	}
 	s.tracker.ServicesDelivered()
 	s.tracker.EndpointsDelivered()
-	s.log.WithFields(logrus.Fields{"files": len(s.files), "objects": len(s.applied), "took": time.Since(began)}).
+	s.log.WithFields(logrus.Fields{"files": len(s.files), "objects": len(s.applied), "took": time.Since(began).String()}).
 		Info("manifests read")
 
 	timer := time.NewTimer(s.pollAfter())

@@ -151,6 +151,6 @@ func (s *session) logEnd(backend netip.AddrPort, took time.Duration) {
 		return
 	}
 	s.listener.log.WithFields(logrus.Fields{
-		"client": s.clientIP, "backend": backend, "took": took, "reset": s.broken.Load(), "expired": s.expired.Load(),
+		"client": s.clientIP, "backend": backend, "took": took.String(), "reset": s.broken.Load(), "expired": s.expired.Load(),
 	}).Debug("connection ended")
 }

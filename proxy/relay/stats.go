@@ -10,7 +10,7 @@ type Stats struct {
 	Failed    uint64 `json:"failed"`    // ... reset because every backend refused or the dial budget was spent
 	NoBackend uint64 `json:"noBackend"` // ... reset because there was no backend to try
 	Abandoned uint64 `json:"abandoned"` // ... whose client left before a backend answered
-	Retried   uint64 `json:"retried"`   // connections that reached a backend after at least one failed dial
+	Retried   uint64 `json:"retried"`   // connections that reached a backend after at least one failed dial; sessions answered by another after a refusal
 	Retries   uint64 `json:"retries"`   // dials made after a failed one
 
 	Active       int64  `json:"active"`       // connections between accept and close

@@ -28,6 +28,7 @@ type UDPListener struct {
 	balancer Balancer
 	log      *logrus.Entry
 	stats    counters
+	release  func() // gives back what chargeListener took
 	closed   chan struct{}
 	ending   sync.Once
 
@@ -51,17 +52,24 @@ func (r *Relay) ListenUDP(addr netip.AddrPort, name string, b Balancer) (*UDPLis
 	if err != nil {
 		return nil, err
 	}
+	release, err := r.chargeListener()
+	if err != nil {
+		return nil, fmt.Errorf("listening on %s: %w", addr, err)
+	}
 	fd, err := bindUDP(addr)
 	if err != nil {
+		release()
 		return nil, os.NewSyscallError("bind", err)
 	}
 	l := &UDPListener{
-		relay: r, loop: loop, fd: fd, addr: addr, balancer: b, open: true, closed: make(chan struct{}),
+		release: release,
+		relay:   r, loop: loop, fd: fd, addr: addr, balancer: b, open: true, closed: make(chan struct{}),
 		shunned: map[netip.AddrPort]time.Time{},
 		log:     r.cfg.Log.WithFields(logrus.Fields{"frontend": addr, "service": name}),
 	}
 	if l.sessions, err = simplelru.NewLRU[clientKey, *udpSession](r.maxSessionsPerListener(), nil); err != nil {
 		unix.Close(fd)
+		release()
 		return nil, err
 	}
 	return l, nil
@@ -214,7 +222,11 @@ func (l *UDPListener) end() {
 			l.loop.release(l.slot)
 			delete(l.loop.members, l)
 		}
+		if l.loop.replyTo == l {
+			l.loop.flush() // later, the descriptor may be somebody else's
+		}
 		unix.Close(l.fd)
+		l.release()
 		close(l.closed)
 	})
 }

@@ -80,9 +80,7 @@ func (s *udpSession) move(data []byte, why error) {
 		}
 		errno := sendTo(s.fd, data)
 		if !refused(errno) {
-			if s.backend != refuser {
-				l.stats.retried.Add(1)
-			}
+			s.moved = s.moved || s.backend != refuser
 			return
 		}
 		why = errno

@@ -26,6 +26,7 @@ type udpSession struct {
 	last    []byte
 	waiting bool // last is not answered yet
 	resent  bool // last has been sent to this backend twice
+	moved   bool // a refusal has brought it here, and nothing has come back yet
 	// refusers are the backends that have refused last. Each is asked once per datagram, or backends that all refuse
 	// would pass it round for ever.
 	refusers []netip.AddrPort
@@ -158,6 +159,10 @@ func (s *udpSession) readable() (drained bool) {
 		return true
 	}
 	s.used, s.waiting = loop.now, false
+	if s.moved {
+		s.moved = false
+		l.stats.retried.Add(1)
+	}
 	for i := first; i < first+n; i++ {
 		size := int(loop.out.hdrs[i].len)
 		loop.out.address(i, size, s)

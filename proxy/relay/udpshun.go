@@ -51,7 +51,7 @@ func (l *UDPListener) shun(backend netip.AddrPort) {
 		s.refusers = append(s.refusers, backend)
 		if s.open(s.refusers) {
 			l.stats.retries.Add(1)
-			l.stats.retried.Add(1)
+			s.moved = true
 			sendTo(s.fd, s.last)
 		}
 	}
@@ -59,7 +59,15 @@ func (l *UDPListener) shun(backend netip.AddrPort) {
 
 // leaveShunned moves a session that is about to be used to a backend that is not shunned, if there is one.
 func (s *udpSession) leaveShunned() {
-	if until, ok := s.listener.shunned[s.backend]; ok && s.listener.loop.now.Before(until) {
-		s.open([]netip.AddrPort{s.backend})
+	if !s.listener.loop.now.Before(s.listener.shunned[s.backend]) {
+		return
 	}
+	// Whoever is shunned counts as tried, or pick would fall back to another one of them.
+	var shunned []netip.AddrPort
+	for backend, until := range s.listener.shunned {
+		if s.listener.loop.now.Before(until) {
+			shunned = append(shunned, backend)
+		}
+	}
+	s.open(shunned)
 }

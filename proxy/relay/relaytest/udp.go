@@ -7,9 +7,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"os"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -35,25 +33,27 @@ type NewUDP func(relay.Config) (Engine, ListenUDP)
 // RunUDP runs the UDP suite.
 func RunUDP(t *testing.T, new NewUDP) {
 	for name, test := range map[string]func(*testing.T, NewUDP){
-		"Datagrams":                testDatagrams,
-		"SessionKeepsItsSocket":    testSessionKeepsItsSocket,
-		"ManyClients":              testManyClients,
-		"OneSided":                 testOneSided,
-		"IdleSessionEnds":          testIdleSessionEnds,
-		"RepliesKeepASessionAlive": testRepliesKeepASessionAlive,
-		"RefusedMoves":             testRefusedMoves,
-		"BackendRestarts":          testBackendRestarts,
-		"BackendDiesInSession":     testBackendDiesInSession,
-		"AllRefuse":                testAllRefuse,
-		"RefusalsAreRare":          testRefusalsAreRare,
-		"RetainEndsSessions":       testRetainEndsSessions,
-		"UDPRefusing":              testUDPRefusing,
-		"SessionsAreBounded":       testSessionsAreBounded,
-		"FloodLeavesOthersAlone":   testFloodLeavesOthersAlone,
-		"SourceOfReplies":          testSourceOfReplies,
-		"UDPFDExhaustion":          testUDPFDExhaustion,
-		"Overflow":                 testOverflow,
-		"CloseAndShutdown":         testCloseAndShutdown,
+		"Datagrams":                 testDatagrams,
+		"SessionKeepsItsSocket":     testSessionKeepsItsSocket,
+		"ManyClients":               testManyClients,
+		"OneSided":                  testOneSided,
+		"IdleSessionEnds":           testIdleSessionEnds,
+		"RepliesKeepASessionAlive":  testRepliesKeepASessionAlive,
+		"RefusedMoves":              testRefusedMoves,
+		"BackendRestarts":           testBackendRestarts,
+		"BackendDiesInSession":      testBackendDiesInSession,
+		"AllRefuse":                 testAllRefuse,
+		"RefusalsAreRare":           testRefusalsAreRare,
+		"RetainEndsSessions":        testRetainEndsSessions,
+		"UDPRefusing":               testUDPRefusing,
+		"SessionsAreBounded":        testSessionsAreBounded,
+		"FloodLeavesOthersAlone":    testFloodLeavesOthersAlone,
+		"SourceOfReplies":           testSourceOfReplies,
+		"UDPFDExhaustion":           testUDPFDExhaustion,
+		"Overflow":                  testOverflow,
+		"CloseAndShutdown":          testCloseAndShutdown,
+		"UDPListenersAreBounded":    testUDPListenersAreBounded,
+		"RepliesEndWithTheirSocket": testRepliesEndWithTheirSocket,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, new) })
 	}
@@ -264,207 +264,6 @@ func testRepliesKeepASessionAlive(t *testing.T, new NewUDP) {
 	assert.EqualValues(t, 1, l.Stats().Active)
 }
 
-func refusedUDP(t *testing.T) netip.AddrPort {
-	t.Helper()
-	a, stop := udpBackend(t, "127.0.0.1:0", same)
-	stop()
-	return a
-}
-
-// The very datagram that was refused reaches the next backend, without the client's doing.
-func testRefusedMoves(t *testing.T, new NewUDP) {
-	good, _ := udpBackend(t, "127.0.0.1:0", named("good"))
-	b := balance(refusedUDP(t), refusedUDP(t), good)
-	_, l := startUDP(t, new, relay.Config{}, b)
-	for range 20 {
-		assert.Equal(t, "good:once", exchange(t, udpClient(t, l), "once"))
-	}
-	assert.Zero(t, l.Stats().Dropped)
-	assert.Greater(t, l.Stats().Retried, uint64(0))
-}
-
-// A backend that comes back within moments is asked again on the same session.
-func testBackendRestarts(t *testing.T, new NewUDP) {
-	a, stop := udpBackend(t, "127.0.0.1:0", named("old"))
-	_, l := startUDP(t, new, relay.Config{}, balance(a))
-	conn := udpClient(t, l)
-	assert.Equal(t, "old:x", exchange(t, conn, "x"))
-	stop()
-	conn.Write([]byte("into the void"))
-	eventually(t, func() bool { return l.Stats().Dropped == 1 }, "the datagram to be given up")
-	udpBackend(t, a.String(), named("new"))
-	assert.Equal(t, "new:y", exchange(t, conn, "y"))
-}
-
-// In the middle of a session, several datagrams later: none of them is lost to the dead backend's error.
-func testBackendDiesInSession(t *testing.T, new NewUDP) {
-	a, stop := udpBackend(t, "127.0.0.1:0", named("a"))
-	b, _ := udpBackend(t, "127.0.0.1:0", named("b"))
-	_, l := startUDP(t, new, relay.Config{}, balance(a, b))
-	conn := udpClient(t, l)
-	for range 3 {
-		require.Equal(t, "a:x", exchange(t, conn, "x"))
-	}
-	stop()
-	for range 3 {
-		require.Equal(t, "b:x", exchange(t, conn, "x"))
-	}
-	assert.Zero(t, l.Stats().Dropped)
-}
-
-func testAllRefuse(t *testing.T, new NewUDP) {
-	backends := []netip.AddrPort{refusedUDP(t), refusedUDP(t)}
-	b := balance(backends...)
-	_, l := startUDP(t, new, relay.Config{}, b)
-	conn := udpClient(t, l)
-	conn.Write([]byte("x"))
-	eventually(t, func() bool { return l.Stats().Dropped == 1 }, "the datagram to be given up")
-	assert.ElementsMatch(t, backends, b.picked(), "each is tried once")
-	eventually(t, func() bool { return l.Stats().Active == 0 }, "the session to end")
-	good, _ := udpBackend(t, "127.0.0.1:0", named("good"))
-	b.mu.Lock()
-	b.backends = append(b.backends, good)
-	b.mu.Unlock()
-	assert.Equal(t, "good:y", exchange(t, conn, "y"), "the loop goes on")
-}
-
-// Hosts send one refusal a second. Clients whose datagram got none are helped by that of another.
-func testRefusalsAreRare(t *testing.T, new NewUDP) {
-	lab.Run(t, func(t *testing.T, node *lab.Host) {
-		const clients = 200
-		dead, err := node.AddHost("dead", "198.18.1.2/24")
-		require.NoError(t, err)
-		alive, err := node.AddHost("alive", "198.18.2.2/24")
-		require.NoError(t, err)
-		_ = dead // answers by ICMP
-		var conn net.PacketConn
-		require.NoError(t, alive.Do(func() (err error) { conn, err = net.ListenPacket("udp", "198.18.2.2:53"); return err }))
-		good, _ := serveDatagrams(t, conn, same)
-		b := balance(netip.MustParseAddrPort("198.18.1.2:53"), good)
-		_, l := startUDP(t, new, relay.Config{}, b)
-		var conns []*net.UDPConn
-		for range clients {
-			conns = append(conns, udpClient(t, l))
-		}
-		var wg sync.WaitGroup
-		for c, conn := range conns {
-			ask := func() {
-				buf := make([]byte, 10)
-				conn.Write([]byte("x"))
-				_, err := conn.Read(buf)
-				assert.NoError(t, err, "client %d", c)
-			}
-			if c < clients/2 {
-				wg.Go(ask) // at once
-			} else {
-				ask() // one after the other
-			}
-		}
-		wg.Wait()
-		for range 3 { // on the sessions that there are
-			for _, conn := range conns {
-				assert.Equal(t, "y", exchange(t, conn, "y"))
-			}
-		}
-		assert.Zero(t, l.Stats().Dropped)
-	})
-}
-
-// The next datagram of a client whose backend has left, from the same port, reaches another.
-func testRetainEndsSessions(t *testing.T, new NewUDP) {
-	a, _ := udpBackend(t, "127.0.0.1:0", named("a"))
-	c, _ := udpBackend(t, "127.0.0.1:0", named("c"))
-	b := balance(a, c)
-	_, l := startUDP(t, new, relay.Config{}, b)
-	one, two := udpClient(t, l), udpClient(t, l)
-	require.Equal(t, "a:x", exchange(t, one, "x"))
-	require.Equal(t, "c:x", exchange(t, two, "x"))
-	b.mu.Lock()
-	b.backends = []netip.AddrPort{c}
-	b.mu.Unlock()
-	l.Retain([]netip.AddrPort{c})
-	eventually(t, func() bool { return l.Stats().Active == 1 }, "the session to end")
-	assert.Equal(t, "c:y", exchange(t, one, "y"))
-	assert.Equal(t, "c:y", exchange(t, two, "y"))
-	assert.EqualValues(t, 3, l.Stats().Accepted, "the other session went on")
-}
-
-func testUDPRefusing(t *testing.T, new NewUDP) {
-	a, _ := udpBackend(t, "127.0.0.1:0", same)
-	_, l := startUDP(t, new, relay.Config{}, balance(a))
-	for range 10 {
-		require.NoError(t, l.SetOpen(false))
-		conn := udpClient(t, l)
-		conn.Write([]byte("x"))
-		_, err := conn.Read(make([]byte, 1))
-		require.ErrorIs(t, err, syscall.ECONNREFUSED, "ICMP port unreachable")
-		_, err = net.ListenPacket("udp", l.Addr().String())
-		require.ErrorIs(t, err, syscall.EADDRINUSE, "the port stays ours")
-		require.NoError(t, l.SetOpen(true))
-		require.Equal(t, "y", exchange(t, conn, "y"), "the same client, again")
-	}
-}
-
-func testSessionsAreBounded(t *testing.T, new NewUDP) {
-	a, _ := udpBackend(t, "127.0.0.1:0", same)
-	engine, listen := new(relay.Config{MaxFDs: 80}) // 20 sessions, 10 each
-	b, other := balance(a), balance(a)
-	l := serveUDP(t, engine, listen, b, "127.0.0.1")
-	m := serveUDP(t, engine, listen, other, "127.0.0.1")
-	keep := udpClient(t, m)
-	exchange(t, keep, "x")
-	busy := udpClient(t, l)
-	for range 50 {
-		exchange(t, udpClient(t, l), "x")
-		exchange(t, busy, "x")
-	}
-	assert.EqualValues(t, 10, l.Stats().Active)
-	assert.EqualValues(t, 51-10, l.Stats().Evicted)
-	assert.EqualValues(t, 51, l.Stats().Accepted, "the one that is used is not the one that goes")
-	assert.EqualValues(t, 1, m.Stats().Active, "another listener's sessions are its own")
-	assert.Zero(t, m.Stats().Evicted)
-}
-
-// All that can be sent at one listener leaves another's answers undisturbed.
-func testFloodLeavesOthersAlone(t *testing.T, new NewUDP) {
-	a, _ := udpBackend(t, "127.0.0.1:0", func(net.Addr, []byte) []byte { return nil })
-	c, _ := udpBackend(t, "127.0.0.1:0", same)
-	engine, listen := new(relay.Config{UDPTimeout: 500 * time.Millisecond})
-	// As many listeners as make two of them share a loop.
-	flooded := serveUDP(t, engine, listen, balance(a), "127.0.0.1")
-	var others []*net.UDPConn
-	for range 4 {
-		others = append(others, udpClient(t, serveUDP(t, engine, listen, balance(c), "127.0.0.1")))
-	}
-	idle := udpClient(t, flooded)
-	idle.Write([]byte("x"))
-	eventually(t, func() bool { return flooded.Stats().Active == 1 }, "a session")
-	stop := make(chan struct{})
-	var wg sync.WaitGroup
-	for range 4 {
-		conn := udpClient(t, flooded)
-		wg.Go(func() {
-			for {
-				select {
-				case <-stop:
-					return
-				default:
-					conn.Write([]byte("noise"))
-				}
-			}
-		})
-	}
-	eventually(t, func() bool { return flooded.Stats().DatagramsIn > 1000 }, "the flood")
-	eventually(t, func() bool { return flooded.Stats().Expired > 0 }, "an idle session to end in spite of it")
-	for range 10 {
-		for _, conn := range others {
-			assert.Equal(t, "x", exchange(t, conn, "x"))
-		}
-	}
-	close(stop)
-	wg.Wait()
-}
-
 // A client is answered from the address it asked, whichever of the node's it was.
 func testSourceOfReplies(t *testing.T, new NewUDP) {
 	lab.Run(t, func(t *testing.T, node *lab.Host) {
@@ -516,79 +315,4 @@ func linkLocal(t *testing.T, device string) string {
 	}
 	require.FailNow(t, "no link-local address")
 	return ""
-}
-
-// The process has no descriptor left. The loop goes on, and new clients are served at the expense of idle ones.
-func testUDPFDExhaustion(t *testing.T, new NewUDP) {
-	lab.Run(t, func(t *testing.T, _ *lab.Host) {
-		a, _ := udpBackend(t, "127.0.0.1:0", same)
-		b := balance(a)
-		_, l := startUDP(t, new, relay.Config{MaxFDs: 1 << 20}, b)
-		idle, last := udpClient(t, l), udpClient(t, l)
-		exchange(t, idle, "x")
-		limit := uint64(openFDs(t) + 5)
-		require.NoError(t, syscall.Setrlimit(syscall.RLIMIT_NOFILE, &syscall.Rlimit{Cur: limit, Max: limit}))
-		var files []*os.File
-		for {
-			f, err := os.Open("/dev/null")
-			if err != nil {
-				break
-			}
-			files = append(files, f)
-		}
-		assert.Equal(t, "y", exchange(t, last, "y"))
-		assert.EqualValues(t, 1, l.Stats().Evicted)
-		assert.Empty(t, b.failures(), "a shortage of our own is not the backend's failure")
-		for _, f := range files {
-			f.Close()
-		}
-		assert.Equal(t, "z", exchange(t, idle, "z"))
-	})
-}
-
-// What the kernel drops before the loop sees it is counted too.
-func testOverflow(t *testing.T, new NewUDP) {
-	hold := make(chan struct{})
-	a, _ := udpBackend(t, "127.0.0.1:0", same)
-	b := balance(a)
-	held := make(chan struct{})
-	var once sync.Once
-	b.onPick = func() { once.Do(func() { close(held); <-hold }) }
-	_, l := startUDP(t, new, relay.Config{}, b)
-	conn := udpClient(t, l)
-	conn.Write([]byte("x"))
-	waitFor(t, held, "the loop to be held up")
-	big := random(60000)
-	for range 2000 { // 120 MB, more than any buffer
-		conn.Write(big)
-	}
-	close(hold)
-	eventually(t, func() bool {
-		conn.Write([]byte("x")) // its arrival tells of those that did not
-		return l.Stats().Overflows > 0
-	}, "the loss to be counted")
-}
-
-func testCloseAndShutdown(t *testing.T, new NewUDP) {
-	a, _ := udpBackend(t, "127.0.0.1:0", same)
-	engine, listen := new(relay.Config{})
-	l, m := serveUDP(t, engine, listen, balance(a), "127.0.0.1"), serveUDP(t, engine, listen, balance(a), "127.0.0.1")
-	c, d := udpClient(t, l), udpClient(t, m)
-	exchange(t, c, "x")
-	exchange(t, d, "x")
-	require.NoError(t, l.Close())
-	require.NoError(t, l.Close(), "twice")
-	c.Write([]byte("x"))
-	_, err := c.Read(make([]byte, 1))
-	require.ErrorIs(t, err, syscall.ECONNREFUSED)
-	assert.Equal(t, "y", exchange(t, d, "y"))
-	engine.Shutdown(context.Background())
-	d.Write([]byte("x"))
-	_, err = d.Read(make([]byte, 1))
-	require.ErrorIs(t, err, syscall.ECONNREFUSED)
-	require.NoError(t, m.Close(), "after the end")
-	m.Retain(nil)
-	require.NoError(t, m.SetOpen(false))
-	_, err = listen(l.Addr(), "late", balance())
-	require.ErrorIs(t, err, relay.ErrShutdown)
 }
