@@ -142,6 +142,10 @@ func TestSecondInstanceDoesNotStart(t *testing.T) {
 		require.Error(t, err)
 		assert.Contains(t, out, "another instance is running")
 		assert.Contains(t, out, "--admin-socket")
+		// Nor with a socket of its own: two would overwrite each other's rules.
+		out, err = runRedial("--manifests", t.TempDir(), "--admin-socket", t.TempDir()+"/other.sock")
+		require.Error(t, err)
+		assert.Contains(t, out, "steers its traffic")
 		assert.Equal(t, rules, savedRules(t, node))
 		assertAnswers(t, node, clusterIP1+":80", "a")
 

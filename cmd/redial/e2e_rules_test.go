@@ -108,7 +108,7 @@ func TestCleanupLeavesOthersAlone(t *testing.T) {
 			during := savedRules(t, node)
 			require.Contains(t, during, "REDIAL-SERVICES")
 
-			out, err := runRedial("cleanup", "--admin-socket", r.socket)
+			out, err := runRedial("cleanup")
 			assert.Error(t, err)
 			assert.Contains(t, out, "running")
 			assert.Equal(t, during, savedRules(t, node), "refused, so nothing is touched")
@@ -117,7 +117,7 @@ func TestCleanupLeavesOthersAlone(t *testing.T) {
 			assert.Equal(t, during, savedRules(t, node), "rules stay when the process dies")
 			for range 2 {
 				// Whichever mode is asked for, nothing of ours stays in either.
-				out, err = runRedial("cleanup", "--admin-socket", r.socket, "--iptables-mode", other)
+				out, err = runRedial("cleanup", "--iptables-mode", other)
 				require.NoError(t, err, out)
 				assert.Equal(t, before, savedRules(t, node))
 			}

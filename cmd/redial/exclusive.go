@@ -13,14 +13,15 @@ import (
 const steeringLock = "@redial-iptables"
 
 // lockSteering makes this process the only one that writes redial's rules in this network namespace. Two would overwrite
-// each other's for ever.
+// each other's for ever. release is never nil.
 func lockSteering() (release func(), err error) {
+	release = func() {}
 	l, err := net.Listen("unix", steeringLock)
 	if errors.Is(err, unix.EADDRINUSE) {
-		return nil, errors.New("redial is running on this node and steers its traffic: stop it first (redial status shows its pid)")
+		return release, errors.New("redial is running on this node and steers its traffic: stop it first (redial status shows its pid)")
 	}
 	if err != nil {
-		return nil, fmt.Errorf("locking the rules: %w", err)
+		return release, fmt.Errorf("locking the rules: %w", err)
 	}
 	return func() { l.Close() }, nil
 }

@@ -2,6 +2,7 @@ package relay
 
 import (
 	"fmt"
+	"os"
 
 	"golang.org/x/sys/unix"
 )
@@ -32,4 +33,13 @@ func noFileLimit() int {
 		return 1024
 	}
 	return int(min(lim.Cur, 1<<30))
+}
+
+// ephemeralPorts is the number of ports that the kernel gives to sockets that ask for none; its default if it does not say.
+func ephemeralPorts() int {
+	first, last := 32768, 60999
+	if text, err := os.ReadFile("/proc/sys/net/ipv4/ip_local_port_range"); err == nil {
+		fmt.Sscan(string(text), &first, &last)
+	}
+	return max(last-first+1, 1)
 }

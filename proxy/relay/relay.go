@@ -43,7 +43,8 @@ type Config struct {
 	// Mark is set on backend sockets (SO_MARK) so that rules can tell the proxy's own connections. 0: none, which
 	// needs no privilege.
 	Mark uint32
-	// MaxFDs is how many file descriptors there may be. A quarter is for UDP sessions, one each; TCP listeners and
+	// MaxFDs is how many file descriptors there may be. A quarter, and not more than three quarters of the kernel's
+	// ephemeral ports, is for UDP sessions, one each; listeners and TCP
 	// connections share the rest, two each, so that a flood of one protocol does not starve the other; listeners have at
 	// most half of that. At the limit new connections wait in the kernel's accept queue, and a new session ends the one
 	// that has been idle for longest.
@@ -101,6 +102,7 @@ type Relay struct {
 	maxListeners int
 	listeners    map[*Listener]struct{}
 	running      sync.WaitGroup // accept loops and connections
+	udpListeners map[*UDPListener]struct{}
 	loops        []*udpLoop
 	nextLoop     int
 	looping      sync.WaitGroup
@@ -109,13 +111,15 @@ type Relay struct {
 // New returns a Relay without listeners. It starts nothing.
 func New(cfg Config) *Relay {
 	cfg = cfg.withDefaults()
-	sessions := cfg.MaxFDs / 4
+	// Each session takes a local port for whatever backend, and resolvers on the node need some too (udp_lib_get_port).
+	sessions := min(cfg.MaxFDs/4, ephemeralPorts()*3/4)
 	return &Relay{
 		cfg:          cfg,
 		fds:          semaphore.NewWeighted(int64(cfg.MaxFDs - sessions)),
 		udp:          udpBudget{max: int64(sessions)},
 		maxListeners: (cfg.MaxFDs - sessions) / 2 / fdsPerConnection,
 		listeners:    map[*Listener]struct{}{},
+		udpListeners: map[*UDPListener]struct{}{},
 	}
 }
 
@@ -169,6 +173,19 @@ func (r *Relay) udpLoop() (*udpLoop, error) {
 	}
 	r.nextLoop++
 	return r.loops[r.nextLoop%len(r.loops)], nil
+}
+
+// largestUDP returns the UDP listener that has most sessions, preferably l.
+func (r *Relay) largestUDP(l *UDPListener) *UDPListener {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	most := l.stats.active.Load()
+	for m := range r.udpListeners {
+		if n := m.stats.active.Load(); n > most {
+			l, most = m, n
+		}
+	}
+	return l
 }
 
 func (r *Relay) stopLoops() {

@@ -131,6 +131,9 @@ func (l *UDPListener) join() {
 	}
 	l.slot = slot
 	l.loop.members[l] = struct{}{}
+	l.relay.mu.Lock()
+	l.relay.udpListeners[l] = struct{}{}
+	l.relay.mu.Unlock()
 }
 
 func (l *UDPListener) shut() bool {
@@ -198,7 +201,7 @@ func (l *UDPListener) Retain(usable []netip.AddrPort) {
 func (l *UDPListener) Close() error {
 	l.markClosed()
 	if !l.loop.do(l.end) {
-		l.loop.relay.looping.Wait()
+		<-l.loop.ended
 		l.end() // if the loop has not done it
 	}
 	<-l.closed
@@ -215,19 +218,24 @@ func (l *UDPListener) markClosed() {
 // end runs in the loop, or after it.
 func (l *UDPListener) end() {
 	l.ending.Do(func() {
+		defer func() {
+			unix.Close(l.fd)
+			l.release()
+			close(l.closed)
+		}()
 		for _, s := range l.sessions.Values() {
 			s.close()
+		}
+		if l.loop.replyTo == l {
+			l.loop.flush() // before somebody else has the descriptor's number
 		}
 		if _, joined := l.loop.members[l]; joined {
 			l.loop.release(l.slot)
 			delete(l.loop.members, l)
+			l.relay.mu.Lock()
+			delete(l.relay.udpListeners, l)
+			l.relay.mu.Unlock()
 		}
-		if l.loop.replyTo == l {
-			l.loop.flush() // later, the descriptor may be somebody else's
-		}
-		unix.Close(l.fd)
-		l.release()
-		close(l.closed)
 	})
 }
 

@@ -18,7 +18,7 @@ func (s *udpSession) dial(tried []netip.AddrPort) (fd int, backend netip.AddrPor
 			return -1, netip.AddrPort{}, false
 		}
 		fd, err := connectUDP(backend, l.relay.cfg.Mark)
-		if err != nil && (isShortage(err) || errors.Is(err, unix.EADDRNOTAVAIL)) {
+		if err != nil && (isShortage(err) || errors.Is(err, unix.EADDRNOTAVAIL) || errors.Is(err, unix.EAGAIN)) {
 			// Ours, not the backend's: one idle session less, and it is asked for again.
 			l.relay.complain(err, "cannot open UDP sessions, ending idle ones")
 			l.balancer.Report(s.clientIP, backend, context.Canceled)
@@ -78,7 +78,7 @@ func (s *udpSession) move(data []byte, why error) {
 			s.close()
 			return
 		}
-		errno := sendTo(s.fd, data)
+		errno := s.sendAgain(data)
 		if !refused(errno) {
 			s.moved = s.moved || s.backend != refuser
 			return
@@ -90,7 +90,7 @@ func (s *udpSession) move(data []byte, why error) {
 // refusedLater handles an ICMP error that came after the datagram had been sent.
 func (s *udpSession) refusedLater(errno unix.Errno) {
 	if s.waiting { // otherwise it is about a datagram that is forgotten, and the next one will tell
-		s.move(s.last, errno)
+		s.move(nil, errno)
 	}
 }
 
@@ -142,7 +142,7 @@ func sockaddr(a netip.AddrPort) unix.Sockaddr {
 // refused tells what ICMP says about a backend from other errors.
 func refused(errno unix.Errno) bool {
 	switch errno {
-	case unix.ECONNREFUSED, unix.EHOSTUNREACH, unix.ENETUNREACH, unix.EHOSTDOWN, unix.ENETDOWN, unix.EACCES, unix.EPERM:
+	case unix.ECONNREFUSED, unix.EHOSTUNREACH, unix.ENETUNREACH, unix.EHOSTDOWN, unix.ENETDOWN, unix.EACCES:
 		return true
 	}
 	return false

@@ -41,6 +41,7 @@ type udpLoop struct {
 	slots   []slot
 	free    []int32
 	members map[*UDPListener]struct{}
+	ended   chan struct{}
 	live    int  // sessions of all members
 	done    bool // stop was answered
 
@@ -61,7 +62,7 @@ type slot struct {
 const bellSlot = -1
 
 func newUDPLoop(r *Relay) (*udpLoop, error) {
-	lp := &udpLoop{relay: r, in: newBatch(batchSize), out: newBatch(batchSize), members: map[*UDPListener]struct{}{}}
+	lp := &udpLoop{relay: r, in: newBatch(batchSize), out: newBatch(batchSize), members: map[*UDPListener]struct{}{}, ended: make(chan struct{})}
 	var err error
 	if lp.epoll, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC); err != nil {
 		return nil, fmt.Errorf("event loop: %w", err)
@@ -87,6 +88,7 @@ func newUDPLoop(r *Relay) (*udpLoop, error) {
 
 // run is the goroutine of the loop. The Relay owns it and ends it by stop.
 func (lp *udpLoop) run() {
+	defer close(lp.ended)
 	defer unix.Close(lp.bell)
 	defer lp.file.Close()
 	for !lp.done {
@@ -110,7 +112,7 @@ func (lp *udpLoop) run() {
 	lp.answerBell()
 	for l := range lp.members {
 		l.markClosed()
-		l.end()
+		lp.call(l.end)
 	}
 }
 
@@ -152,14 +154,7 @@ func (lp *udpLoop) poll() (int, unix.Errno) {
 
 // handle serves one event and reports whether its socket was read to the end.
 func (lp *udpLoop) handle(e *unix.EpollEvent) (drained bool) {
-	defer func() {
-		// One datagram's fault must not end the loop.
-		if p := recover(); p != nil {
-			lp.relay.cfg.Log.WithFields(logrus.Fields{"panic": p, "stack": string(debug.Stack())}).Error("relaying a datagram panicked, please report it")
-			lp.queued, lp.replyTo = 0, nil
-			drained = false
-		}
-	}()
+	defer lp.contain()
 	if e.Fd == bellSlot {
 		lp.answerBell()
 		return true
@@ -174,6 +169,14 @@ func (lp *udpLoop) handle(e *unix.EpollEvent) (drained bool) {
 		return s.session.readable()
 	}
 	return true
+}
+
+// contain, when deferred, keeps one datagram's or session's fault from ending the loop.
+func (lp *udpLoop) contain() {
+	if p := recover(); p != nil {
+		lp.relay.cfg.Log.WithFields(logrus.Fields{"panic": p, "stack": string(debug.Stack())}).Error("relaying datagrams panicked, please report it")
+		lp.queued, lp.replyTo = 0, nil
+	}
 }
 
 // register adds a socket and returns its slot.
@@ -247,8 +250,13 @@ func (lp *udpLoop) answerBell() {
 	lp.queue = nil
 	lp.mu.Unlock()
 	for _, f := range queue {
-		f()
+		lp.call(f)
 	}
+}
+
+func (lp *udpLoop) call(f func()) {
+	defer lp.contain()
+	f()
 }
 
 func (lp *udpLoop) stop() {
@@ -264,6 +272,7 @@ func (lp *udpLoop) tick() time.Duration {
 }
 
 func (lp *udpLoop) expire() {
+	defer lp.contain()
 	for l := range lp.members {
 		l.expire(lp.now)
 	}

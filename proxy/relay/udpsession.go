@@ -8,9 +8,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// keptDatagram is the largest datagram that a session keeps for another try: one that fits an Ethernet frame, as nearly
-// all requests do.
-const keptDatagram = 1500
+// What a session keeps for another try: datagrams that fit an Ethernet frame together, as nearly all requests do, and that
+// came close to each other, as the queries for A and AAAA do, which resolvers send from one port.
+const (
+	keptBytes     = 1500
+	keptDatagrams = 4
+	keptTogether  = 10 * time.Millisecond
+)
 
 // udpSession is one client's socket towards one backend. It belongs to the loop.
 type udpSession struct {
@@ -22,8 +26,11 @@ type udpSession struct {
 	slot     int32
 	// used is the time of the last datagram in either direction; ordered that of the last move within the LRU.
 	used, ordered time.Time
-	// last is the latest datagram to the backend for as long as nothing has come back: what an ICMP error is about.
+	// last holds the latest datagrams to the backend, end to end, for as long as nothing has come back: what an ICMP error
+	// is about. sizes are theirs, keptAt is when the first came.
 	last    []byte
+	sizes   []int
+	keptAt  time.Time
 	waiting bool // last is not answered yet
 	resent  bool // last has been sent to this backend twice
 	moved   bool // a refusal has brought it here, and nothing has come back yet
@@ -79,14 +86,20 @@ func (l *UDPListener) deliver(key clientKey, name *unix.RawSockaddrInet6, data [
 		l.stats.dropped.Add(1)
 		return
 	}
+	established := false
+	defer func() {
+		if !established { // also if the balancer has panicked
+			l.relay.udp.give()
+		}
+	}()
 	s = &udpSession{listener: l, key: key, fd: -1, used: l.loop.now, ordered: l.loop.now}
 	s.setReturn(name)
 	if !s.open(nil) {
-		l.relay.udp.give()
 		l.stats.noBackend.Add(1)
 		l.stats.dropped.Add(1)
 		return
 	}
+	established = true
 	l.stats.connected.Add(1)
 	l.stats.active.Add(1)
 	l.loop.live++
@@ -95,51 +108,80 @@ func (l *UDPListener) deliver(key clientKey, name *unix.RawSockaddrInet6, data [
 }
 
 // room makes sure that there may be one more session, at the expense of the one that has been idle for longest: of this
-// listener, or, if it has none, of the one that has most.
+// listener, if it has its share, or else of the one that has most.
 func (l *UDPListener) room() bool {
-	if l.sessions.Len() < l.relay.maxSessionsPerListener() && l.relay.udp.take() {
+	full := l.sessions.Len() >= l.relay.maxSessionsPerListener()
+	if !full && l.relay.udp.take() {
 		return true
 	}
 	from := l
-	if from.sessions.Len() == 0 {
-		for m := range l.loop.members {
-			if m.sessions.Len() > from.sessions.Len() {
-				from = m
-			}
-		}
+	if !full {
+		from = l.relay.largestUDP(l)
 	}
-	_, oldest, ok := from.sessions.GetOldest()
-	if !ok {
-		return false
+	if from.loop != l.loop {
+		from.loop.do(from.evict)
+		l.relay.udp.sessions.Add(1) // its place; there is one too many until that loop comes round
+		return true
 	}
-	from.stats.evicted.Add(1)
-	oldest.close()
+	from.evict()
 	return l.relay.udp.take()
+}
+
+// evict ends the session that has been idle for longest.
+func (l *UDPListener) evict() {
+	if _, oldest, ok := l.sessions.GetOldest(); ok {
+		l.stats.evicted.Add(1)
+		oldest.close()
+	}
 }
 
 // send sends a client's datagram to the backend.
 func (s *udpSession) send(data []byte) {
-	s.keep(data)
+	joined := s.keep(data)
 	errno := sendTo(s.fd, data)
-	if refused(errno) {
+	if refused(errno) && !joined || errno == unix.EMSGSIZE {
 		// The error is that of an earlier datagram, and this one was not sent (udp_sendmsg takes sk_err first).
 		errno = sendTo(s.fd, data)
 	}
 	switch {
 	case errno == 0:
 	case refused(errno):
+		if s.waiting {
+			data = nil // it is in last
+		}
 		s.move(data, errno)
 	default: // no buffer, too large for the path: lost, as datagrams are
 		s.listener.stats.dropped.Add(1)
 	}
 }
 
-// keep remembers data until the backend answers.
-func (s *udpSession) keep(data []byte) {
-	s.waiting, s.resent, s.refusers = len(data) <= keptDatagram, false, s.refusers[:0]
-	if s.waiting {
-		s.last = append(s.last[:0], data...)
+// keep remembers data until the backend answers. joined tells that something is remembered with it.
+func (s *udpSession) keep(data []byte) (joined bool) {
+	now := s.listener.loop.now
+	joined = s.waiting && len(s.sizes) < keptDatagrams && len(s.last)+len(data) <= keptBytes && now.Sub(s.keptAt) < keptTogether
+	if !joined {
+		s.waiting, s.resent, s.refusers = len(data) <= keptBytes, false, s.refusers[:0]
+		s.last, s.sizes, s.keptAt = s.last[:0], s.sizes[:0], now
 	}
+	if s.waiting {
+		s.last, s.sizes = append(s.last, data...), append(s.sizes, len(data))
+	}
+	return joined
+}
+
+// sendAgain sends data, or, if it is nil, what was kept.
+func (s *udpSession) sendAgain(data []byte) (errno unix.Errno) {
+	if data != nil {
+		return sendTo(s.fd, data)
+	}
+	rest := s.last
+	for _, size := range s.sizes {
+		if e := sendTo(s.fd, rest[:size]); e != 0 {
+			errno = e
+		}
+		rest = rest[size:]
+	}
+	return errno
 }
 
 // readable takes a few replies and queues them for the client.
@@ -154,11 +196,14 @@ func (s *udpSession) readable() (drained bool) {
 	case refused(errno):
 		s.refusedLater(errno)
 		return false
+	case errno == unix.EMSGSIZE || errno == unix.EPROTO || errno == unix.ENOPROTOOPT:
+		return false // ICMP about one datagram; the path's MTU has been learnt
 	default:
 		s.close()
 		return true
 	}
-	s.used, s.waiting = loop.now, false
+	s.used, s.ordered, s.waiting = loop.now, loop.now, false
+	l.sessions.Get(s.key) // which makes it the youngest
 	if s.moved {
 		s.moved = false
 		l.stats.retried.Add(1)

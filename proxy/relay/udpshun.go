@@ -21,19 +21,24 @@ const (
 // pick asks the balancer for a backend that is not in tried, and not shunned unless no other is left.
 func (l *UDPListener) pick(client netip.Addr, tried []netip.AddrPort) (netip.AddrPort, bool) {
 	if len(l.shunned) > 0 {
-		avoid := slices.Clone(tried)
-		for backend, until := range l.shunned {
-			if l.loop.now.Before(until) {
-				avoid = append(avoid, backend)
-			} else {
-				delete(l.shunned, backend)
-			}
-		}
-		if backend, ok := l.balancer.Pick(client, avoid); ok {
+		if backend, ok := l.balancer.Pick(client, l.avoid(tried)); ok {
 			return backend, true
 		}
 	}
 	return l.balancer.Pick(client, tried)
+}
+
+// avoid adds the backends that are shunned now to tried.
+func (l *UDPListener) avoid(tried []netip.AddrPort) []netip.AddrPort {
+	avoid := slices.Clone(tried)
+	for backend, until := range l.shunned {
+		if l.loop.now.Before(until) {
+			avoid = append(avoid, backend)
+		} else {
+			delete(l.shunned, backend)
+		}
+	}
+	return avoid
 }
 
 // shun keeps clients from a backend that has refused one of them, and moves the sessions that wait for its answer. The
@@ -52,22 +57,14 @@ func (l *UDPListener) shun(backend netip.AddrPort) {
 		if s.open(s.refusers) {
 			l.stats.retries.Add(1)
 			s.moved = true
-			sendTo(s.fd, s.last)
+			s.sendAgain(nil)
 		}
 	}
 }
 
 // leaveShunned moves a session that is about to be used to a backend that is not shunned, if there is one.
 func (s *udpSession) leaveShunned() {
-	if !s.listener.loop.now.Before(s.listener.shunned[s.backend]) {
-		return
+	if s.listener.loop.now.Before(s.listener.shunned[s.backend]) {
+		s.open(s.listener.avoid(nil)) // not by pick's fall-back, or those that are shunned would pass it round
 	}
-	// Whoever is shunned counts as tried, or pick would fall back to another one of them.
-	var shunned []netip.AddrPort
-	for backend, until := range s.listener.shunned {
-		if s.listener.loop.now.Before(until) {
-			shunned = append(shunned, backend)
-		}
-	}
-	s.open(shunned)
 }

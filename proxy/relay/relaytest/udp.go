@@ -53,6 +53,15 @@ func RunUDP(t *testing.T, new NewUDP) {
 		"Overflow":                  testOverflow,
 		"CloseAndShutdown":          testCloseAndShutdown,
 		"UDPListenersAreBounded":    testUDPListenersAreBounded,
+		"TwoQuestionsAtOnce":        testTwoQuestionsAtOnce,
+		"AllShunned":                testAllShunned,
+		"OwnFirewallBlamesNobody":   testOwnFirewallBlamesNobody,
+		"NoLocalPortLeft":           testNoLocalPortLeft,
+		"PathMTU":                   testPathMTU,
+		"TheLargestGives":           testTheLargestGives,
+		"SubscriberIsNotEvicted":    testSubscriberIsNotEvicted,
+		"PanicCostsOneDatagram":     testPanicCostsOneDatagram,
+		"ReadsToTheEnd":             testReadsToTheEnd,
 		"RepliesEndWithTheirSocket": testRepliesEndWithTheirSocket,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, new) })
