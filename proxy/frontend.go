@@ -2,7 +2,6 @@ package proxy
 
 import (
 	"errors"
-	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
@@ -50,7 +49,7 @@ func (f *frontend) listen(r *relay.Relay, addrs []netip.AddrPort) error {
 		}
 		l, err := f.listenAt(r, addr)
 		if err != nil {
-			return fmt.Errorf("listening on %s: %w", addr, err)
+			return err
 		}
 		f.listeners[addr] = l
 		if err := l.SetOpen(f.open); err != nil {

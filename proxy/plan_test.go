@@ -62,8 +62,8 @@ func TestPlanListsEveryKindOfAddress(t *testing.T) {
 	p := buildPlan(wantedOf(s), nil)
 	assert.Empty(t, p.problems)
 	assert.Equal(t, []string{
-		"ClusterIP 198.18.0.1:80/tcp", "ExternalIP 198.18.9.9:80/tcp", "NodePort *4:30080/tcp",
-		"ClusterIP [2001:db8::1]:80/tcp", "LoadBalancerIP [2001:db8::9]:80/tcp", "NodePort *6:30080/tcp",
+		"ClusterIP 198.18.0.1:80/tcp", "ExternalIP 198.18.9.9:80/tcp", "NodePort *:30080/tcp",
+		"ClusterIP [2001:db8::1]:80/tcp", "LoadBalancerIP [2001:db8::9]:80/tcp", "NodePort *:30080/tcp",
 	}, vipNames(p, "web"), "one frontend per family; an address that is there twice counts once")
 	assert.Len(t, p.frontends, 2)
 	assert.Len(t, p.vips(), 6)

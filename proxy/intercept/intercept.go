@@ -50,11 +50,7 @@ func (v VIP) NodePort() bool { return v.Addr.IsUnspecified() }
 // String returns "198.18.0.1:80/tcp"; the address of a NodePort is written "*".
 func (v VIP) String() string {
 	if v.NodePort() {
-		family := "4"
-		if v.Addr.Is6() {
-			family = "6"
-		}
-		return fmt.Sprintf("*%s:%d/%s", family, v.Port, v.Protocol)
+		return fmt.Sprintf("*:%d/%s", v.Port, v.Protocol)
 	}
 	return fmt.Sprintf("%s/%s", netip.AddrPortFrom(v.Addr, v.Port), v.Protocol)
 }

@@ -61,7 +61,7 @@ func (d *search) run() (*net.TCPConn, netip.AddrPort, error) {
 			continue
 		}
 		conn, err := d.try(backend)
-		d.s.listener.balancer.Report(d.s.clientIP, backend, err)
+		d.s.listener.balancer.Report(d.s.clientIP, backend, reason(err))
 		if err == nil {
 			return conn, backend, nil
 		}
@@ -130,6 +130,15 @@ func (d *search) try(backend netip.AddrPort) (*net.TCPConn, error) {
 func (d *search) over() bool {
 	deadline, _ := d.ctx.Deadline()
 	return d.ctx.Err() != nil || !time.Now().Before(deadline)
+}
+
+// reason is what went wrong without the addresses, which whoever asks knows.
+func reason(err error) error {
+	var op *net.OpError
+	if errors.As(err, &op) {
+		return op.Err
+	}
+	return err
 }
 
 // isSilence reports that the backend has not answered, rather than refused.

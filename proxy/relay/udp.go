@@ -59,7 +59,7 @@ func (r *Relay) ListenUDP(addr netip.AddrPort, name string, b Balancer) (*UDPLis
 	fd, err := bindUDP(addr)
 	if err != nil {
 		release()
-		return nil, os.NewSyscallError("bind", err)
+		return nil, fmt.Errorf("listening on %s: %w", addr, os.NewSyscallError("bind", err))
 	}
 	l := &UDPListener{
 		release: release,
