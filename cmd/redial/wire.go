@@ -79,7 +79,9 @@ func run(ctx context.Context, opts *options) error {
 	<-parts.Done()
 	running.Wait()
 	unlock() // from here on, whoever comes next may steer
-	n.drain()
+	if n.proxier.Status().Sync.Syncs > 0 { // otherwise nobody has been served
+		n.drain()
+	}
 	if err := context.Cause(parts); !errors.Is(err, context.Canceled) {
 		return err
 	}
