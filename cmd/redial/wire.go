@@ -78,7 +78,7 @@ func run(ctx context.Context, opts *options) error {
 	})
 	<-parts.Done()
 	running.Wait()
-	unlock() // from here on, whoever comes next may steer
+	unlock()                               // from here on, whoever comes next may steer
 	if n.proxier.Status().Sync.Syncs > 0 { // otherwise nobody has been served
 		n.drain()
 	}
