@@ -1,8 +1,10 @@
 package main
 
 import (
+	"io/fs"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -80,4 +82,17 @@ func TestTopLevelFolders(t *testing.T) {
 			assert.Contains(t, []string{"cmd", "proxy", "iptables", "balancer", "config", "examples"}, e.Name(), "the layout is fixed")
 		}
 	}
+}
+
+// One idea a file. A file that cannot be read at one sitting has more.
+func TestFilesAreShort(t *testing.T) {
+	t.Parallel()
+	require.NoError(t, filepath.WalkDir("../..", func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() || filepath.Ext(path) != ".go" {
+			return err
+		}
+		content, err := os.ReadFile(path)
+		assert.LessOrEqual(t, strings.Count(string(content), "\n"), 500, path)
+		return err
+	}))
 }

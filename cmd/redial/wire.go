@@ -78,8 +78,10 @@ func run(ctx context.Context, opts *options) error {
 	})
 	<-parts.Done()
 	running.Wait()
-	unlock()                               // from here on, whoever comes next may steer
-	if n.proxier.Status().Sync.Syncs > 0 { // otherwise nobody has been served
+	// From here on, whoever comes next may steer.
+	unlock()
+	// Before the first sync nobody was served, and there is nothing to drain.
+	if n.proxier.Status().Sync.Syncs > 0 {
 		n.drain()
 	}
 	if err := context.Cause(parts); !errors.Is(err, context.Canceled) {
