@@ -87,12 +87,13 @@ func address(ip net.IP) netip.Addr {
 	return a.Unmap()
 }
 
-// tidyFlows deletes stale flows of a family if rules have been written since the last time, or its UDP bindings are
-// others. What fails is tried again with the next Commit, for which Verify asks.
-func (r *Rules) tidyFlows(v6 bool, bindings []intercept.Binding) {
+// tidyFlows deletes stale flows of a family if its UDP bindings are not those of the last time, or if rules were written
+// now: whatever they were written for, one may have been missing before, and a flow have begun without it. What fails is
+// tried again with the next Commit, for which Verify asks.
+func (r *Rules) tidyFlows(v6 bool, bindings []intercept.Binding, wrote bool) {
 	udp := slices.DeleteFunc(slices.Clone(bindings), func(b intercept.Binding) bool { return b.VIP.Protocol != intercept.UDP })
-	done, once := r.tidiedFlows[v6]
-	if once && slices.Equal(done, udp) || r.neverUDP(v6, udp) {
+	// The first time also for no bindings at all: an earlier process may have left flows.
+	if done, once := r.tidiedFlows[v6]; once && (len(done)+len(udp) == 0 || !wrote && slices.Equal(done, udp)) {
 		return
 	}
 	delete(r.tidiedFlows, v6)
@@ -114,20 +115,6 @@ func (r *Rules) tidyFlows(v6 bool, bindings []intercept.Binding) {
 		}
 	}
 	r.flowsErr[v6] = err
-}
-
-// neverUDP reports that there is no UDP binding now and has been none: only an earlier process may have left flows then,
-// which the first time takes care of.
-func (r *Rules) neverUDP(v6 bool, udp []intercept.Binding) bool {
-	if len(udp) > 0 {
-		r.hadUDP[v6] = true
-	}
-	_, looked := r.hadUDP[v6]
-	if !looked {
-		r.hadUDP[v6] = false
-		return false
-	}
-	return !r.hadUDP[v6] && r.flowsErr[v6] == nil
 }
 
 func localAddresses() ([]netip.Addr, error) {

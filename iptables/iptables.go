@@ -48,7 +48,6 @@ type Rules struct {
 	tidiedFlows  map[bool][]intercept.Binding // by family (true: IPv6): the UDP bindings that flows were last held against
 	flowsErr     map[bool]error               // why that failed; nil: it did not
 	flowsRemoved map[bool]uint
-	hadUDP       map[bool]bool // by family, since the first look: there have been UDP bindings
 
 	// settled are the bindings that are in force to the last one; nil: unknown, or not all of them.
 	settled []intercept.Binding
@@ -79,7 +78,7 @@ func newRules(ctx context.Context, cfg Config, h host) (*Rules, error) {
 	}
 	r := &Rules{
 		cfg: cfg, network: h.network, flows: h.flows,
-		tidiedFlows: map[bool][]intercept.Binding{}, flowsErr: map[bool]error{}, flowsRemoved: map[bool]uint{}, hadUDP: map[bool]bool{},
+		tidiedFlows: map[bool][]intercept.Binding{}, flowsErr: map[bool]error{}, flowsRemoved: map[bool]uint{},
 	}
 	if err := r.choose(ctx, h); err != nil {
 		return nil, err
@@ -151,12 +150,8 @@ func (r *Rules) Commit(ctx context.Context, bindings []intercept.Binding) error 
 		failed := f.commit(ctx, valid[f.v6], r.cfg.Mark, r.cfg.ProxyPorts)
 		errs = append(errs, failed...)
 		whole, guarded = whole && f.applied != nil, guarded && f.filterErr == nil
-		if f.stats.Restores != writes {
-			// Whatever was written for: before it, a rule may have been missing that a flow has begun without.
-			delete(r.tidiedFlows, f.v6)
-		}
 		if f.applied != nil {
-			r.tidyFlows(f.v6, without(valid[f.v6], failed))
+			r.tidyFlows(f.v6, without(valid[f.v6], failed), f.stats.Restores != writes)
 		}
 	}
 	if whole && !r.tidied {

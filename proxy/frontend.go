@@ -70,7 +70,8 @@ func (f *frontend) keep(addrs []netip.AddrPort) {
 	}
 }
 
-// update takes new endpoints in. It makes no system call unless the usable set becomes empty or stops being so.
+// update takes new endpoints in. It does not touch the listening sockets unless the usable set becomes empty or stops being
+// so.
 func (f *frontend) update(port *config.ServicePort, log *logrus.Entry) {
 	usable := config.Usable(port.Endpoints, f.key.family)
 	f.balancer.Update(balancer.Config{Backends: usable, Affinity: port.Affinity})

@@ -44,11 +44,10 @@ type Config struct {
 	// needs no privilege.
 	Mark uint32
 	// MaxFDs is how many file descriptors there may be. A quarter, and not more than three quarters of the kernel's
-	// ephemeral ports, is for UDP sessions, one each; listeners and TCP
-	// connections share the rest, two each, so that a flood of one protocol does not starve the other; listeners have at
-	// most half of that. At the limit new connections wait in the kernel's accept queue, and a new session ends the one
-	// that has been idle for longest.
-	// 0: the process's limit less 64 for everything else.
+	// ephemeral ports, is for UDP sessions, one each; listeners and TCP connections share the rest, two each, listeners at
+	// most half of it. So a flood of one protocol does not starve the other. At the limit new connections wait in the
+	// kernel's accept queue, and a new session ends the one that has been idle for longest. 0: the process's limit less
+	// 64 for everything else.
 	MaxFDs int
 	// UDPTimeout ends a UDP session that has been idle, in both directions, for so long. 0: 60s, long enough for a slow
 	// answer and for a sender of statistics that is silent between intervals.

@@ -26,8 +26,7 @@ func (s *udpSession) dial(tried []netip.AddrPort) (fd int, backend netip.AddrPor
 			if !found || oldest == s {
 				return -1, netip.AddrPort{}, false
 			}
-			l.stats.evicted.Add(1)
-			oldest.close()
+			l.evict()
 			continue
 		}
 		l.balancer.Report(s.clientIP, backend, err)

@@ -24,8 +24,7 @@ type udpSession struct {
 	backend  netip.AddrPort
 	fd       int
 	slot     int32
-	// used is the time of the last datagram in either direction; ordered that of the last move within the LRU.
-	used, ordered time.Time
+	used     time.Time // of the last datagram in either direction; the LRU is in this order
 	// last holds the latest datagrams to the backend, end to end, for as long as nothing has come back: what an ICMP error
 	// is about. sizes are theirs, keptAt is when the first came.
 	last    []byte
@@ -75,7 +74,7 @@ func (l *UDPListener) readable() (drained bool) {
 func (l *UDPListener) deliver(key clientKey, name *unix.RawSockaddrInet6, data []byte) {
 	s, ok := l.sessions.Get(key)
 	if ok {
-		s.used, s.ordered = l.loop.now, l.loop.now
+		s.used = l.loop.now
 		s.leaveShunned()
 		s.send(data)
 		return
@@ -92,7 +91,7 @@ func (l *UDPListener) deliver(key clientKey, name *unix.RawSockaddrInet6, data [
 			l.relay.udp.give()
 		}
 	}()
-	s = &udpSession{listener: l, key: key, fd: -1, used: l.loop.now, ordered: l.loop.now}
+	s = &udpSession{listener: l, key: key, fd: -1, used: l.loop.now}
 	s.setReturn(name)
 	if !s.open(nil) {
 		l.stats.noBackend.Add(1)
@@ -202,7 +201,7 @@ func (s *udpSession) readable() (drained bool) {
 		s.close()
 		return true
 	}
-	s.used, s.ordered, s.waiting = loop.now, loop.now, false
+	s.used, s.waiting = loop.now, false
 	l.sessions.Get(s.key) // which makes it the youngest
 	if s.moved {
 		s.moved = false
@@ -235,22 +234,15 @@ func (s *udpSession) forget() {
 	}
 }
 
-// expire ends idle sessions. The LRU is in the order of datagrams from clients; those that only replies have kept alive
-// are found at its old end and move on.
+// expire ends idle sessions.
 func (l *UDPListener) expire(now time.Time) {
-	timeout := l.relay.cfg.UDPTimeout
 	for {
-		key, s, ok := l.sessions.GetOldest()
-		if !ok || now.Sub(s.ordered) < timeout {
+		_, s, ok := l.sessions.GetOldest()
+		if !ok || now.Sub(s.used) < l.relay.cfg.UDPTimeout {
 			return
 		}
-		if now.Sub(s.used) >= timeout {
-			l.stats.expired.Add(1)
-			s.close()
-			continue
-		}
-		s.ordered = s.used
-		l.sessions.Get(key)
+		l.stats.expired.Add(1)
+		s.close()
 	}
 }
 
