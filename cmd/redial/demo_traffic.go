@@ -44,8 +44,9 @@ var targets = []target{
 	{"kernel DNAT, UDP", dnatDNS, dnatUDP, query},
 }
 
-// patience is how long a client waits for its answer.
-const patience = 2 * time.Second
+// patience is how long a client waits for its answer: long enough to send a SYN that was lost twice more, as it may be on a
+// machine that has no time for anybody.
+const patience = 4 * time.Second
 
 // tally counts requests by the address they went to.
 type tally struct {
