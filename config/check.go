@@ -20,7 +20,7 @@ func Check(object any) []Problem {
 	var all []Problem
 	switch o := object.(type) {
 	case *v1.Service:
-		all = translate(o).Problems
+		all = translate(o, Options{}).Problems
 	case *discoveryv1.EndpointSlice:
 		all = translateSlice(o).problems
 	//lint:ignore SA1019 see translateEndpoints

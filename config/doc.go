@@ -6,7 +6,7 @@
 // whole new value of every Service that differs from what was handed out last. Which endpoints may take traffic is
 // decided by the pure function [Usable].
 //
-//	t := config.NewTracker()
+//	t := config.NewTracker(config.Options{})
 //	t.SetService(svc)
 //	t.SetSlice(slice)
 //	t.ServicesDelivered()

@@ -41,7 +41,7 @@ func TestEndpoints(t *testing.T) {
 		{Addr: a[2], Ready: true, Serving: true},
 	}, got.Ports[0].Endpoints)
 	require.Empty(t, got.Problems)
-	require.Equal(t, a[1:], Usable(got.Ports[0].Endpoints, IPv4))
+	require.Equal(t, a[1:], Usable(got.Ports[0].Endpoints, IPv4, ClusterPool, Node{}))
 }
 
 func TestEndpointsProblems(t *testing.T) {

@@ -11,7 +11,7 @@ import (
 )
 
 func Example() {
-	t := config.NewTracker()
+	t := config.NewTracker(config.Options{})
 	t.SetService(&v1.Service{
 		ObjectMeta: metav1.ObjectMeta{Name: "web"},
 		Spec: v1.ServiceSpec{
@@ -36,7 +36,7 @@ func Example() {
 	<-t.Changed()
 	for name, svc := range t.Take() {
 		for _, p := range svc.Ports {
-			fmt.Println(p.Name, p.ClusterIPs, config.Usable(p.Endpoints, config.IPv4))
+			fmt.Println(p.Name, p.ClusterIPs, config.Usable(p.Endpoints, config.IPv4, config.ClusterPool, config.Node{}))
 		}
 		for _, p := range svc.Problems {
 			fmt.Println(name, p.Message)

@@ -118,7 +118,7 @@ func requireTranslates(t *testing.T, a, b, c []byte) {
 		requireSound(t, s)
 		for _, p := range s.Ports {
 			for _, family := range Families {
-				for _, a := range Usable(p.Endpoints, family) {
+				for _, a := range Usable(p.Endpoints, family, ClusterPool, Node{}) {
 					require.Equal(t, family, FamilyOf(a.Addr()))
 				}
 			}

@@ -65,7 +65,7 @@ var web = ServiceName{"default", "web"}
 
 // delivered is a Tracker that may be taken from.
 func delivered() *Tracker {
-	t := NewTracker()
+	t := NewTracker(Options{})
 	t.ServicesDelivered()
 	t.EndpointsDelivered()
 	t.Take()
@@ -158,3 +158,6 @@ func requireSound(t *testing.T, svc *Service) {
 }
 
 func itoa(n uint16) string { return strconv.Itoa(int(n)) }
+
+// plain translates as a proxy with no options does.
+func plain(svc *v1.Service) Service { return translate(svc, Options{}) }

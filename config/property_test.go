@@ -84,7 +84,7 @@ func absorb(t *testing.T, state map[ServiceName]*Service, changes Changes) {
 
 // fromScratch is what a Tracker makes of the objects, each set once.
 func fromScratch(last map[string]event) Changes {
-	t := NewTracker()
+	t := NewTracker(Options{})
 	for _, e := range last {
 		e.apply(t)
 	}
@@ -98,7 +98,7 @@ func TestStateIsAFunctionOfTheObjects(t *testing.T) {
 	events := universe()
 	for seed := range uint64(150) {
 		rnd := rand.New(rand.NewPCG(seed, 1))
-		tr := NewTracker()
+		tr := NewTracker(Options{})
 		state := map[ServiceName]*Service{}
 		last := map[string]event{}
 		services, endpoints := rnd.IntN(60), rnd.IntN(60)
@@ -146,7 +146,7 @@ func TestAllOrdersOfArrival(t *testing.T) {
 		if k == len(objects) {
 			n++
 			for _, eager := range []bool{false, true} {
-				tr := NewTracker()
+				tr := NewTracker(Options{})
 				state := map[ServiceName]*Service{}
 				for _, o := range objects {
 					o(tr)

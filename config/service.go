@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"net/netip"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -91,6 +92,13 @@ type Service struct {
 	IPFamilies []Family
 	// Ports, sorted by name.
 	Ports []ServicePort
+	// HealthCheckNodePort is the port at which load balancers ask whether this node has an endpoint of the Service; 0
+	// means none. Only load balancers with external traffic policy Local have one.
+	HealthCheckNodePort uint16
+	// Triggered is when the newest of the changes happened that led to this value, as the endpoint controller recorded it
+	// (annotation endpoints.kubernetes.io/last-change-trigger-time); zero means unknown. It is not part of what makes two
+	// values differ.
+	Triggered time.Time
 	// Skipped says why there are no ports although the object is fine ("headless", "ExternalName"); otherwise empty.
 	Skipped string
 	// Problems found while translating the object and its slices: each names a field and what to do about it.
@@ -100,6 +108,7 @@ type Service struct {
 // equal reports whether nobody could tell s from o.
 func (s *Service) equal(o *Service) bool {
 	return s.Name == o.Name && s.Created.Equal(o.Created) && s.Skipped == o.Skipped &&
+		s.HealthCheckNodePort == o.HealthCheckNodePort &&
 		slices.EqualFunc(s.Ports, o.Ports, func(a, b ServicePort) bool {
 			return a.SameFrontend(b) && a.Affinity == b.Affinity && slices.Equal(a.Endpoints, b.Endpoints)
 		}) &&
@@ -131,6 +140,12 @@ type ServicePort struct {
 	ExternalIPs []netip.Addr
 	// LoadBalancerIPs from status.loadBalancer.ingress, ipMode VIP only.
 	LoadBalancerIPs []netip.Addr
+	// SourceRanges are the clients that may use the load balancer IPs, of both families; nil means everybody, an empty
+	// list nobody.
+	SourceRanges []netip.Prefix
+	// InternalLocal and ExternalLocal mean that the traffic policy is Local for ClusterIPs, and for all other addresses
+	// and the NodePort: only endpoints on the client's node, or the node that the client has chosen, are for it.
+	InternalLocal, ExternalLocal bool
 	// Affinity is how long a client address stays with its backend after its last connection; 0 means no affinity.
 	Affinity time.Duration
 	// Endpoints of this port in both families, sorted by address, ready or not.
@@ -144,7 +159,9 @@ func (p ServicePort) SameFrontend(o ServicePort) bool {
 		slices.Equal(p.NodePortFamilies, o.NodePortFamilies) &&
 		slices.Equal(p.ClusterIPs, o.ClusterIPs) &&
 		slices.Equal(p.ExternalIPs, o.ExternalIPs) &&
-		slices.Equal(p.LoadBalancerIPs, o.LoadBalancerIPs)
+		slices.Equal(p.LoadBalancerIPs, o.LoadBalancerIPs) &&
+		(p.SourceRanges == nil) == (o.SourceRanges == nil) && slices.Equal(p.SourceRanges, o.SourceRanges) &&
+		p.InternalLocal == o.InternalLocal && p.ExternalLocal == o.ExternalLocal
 }
 
 // Endpoint is one backend address of a Service port.
@@ -155,4 +172,31 @@ type Endpoint struct {
 	Ready, Serving, Terminating bool
 	// NodeName is the node the endpoint runs on; empty when unknown.
 	NodeName string
+	// ForZones and ForNodes are the topology hints: the zones and nodes whose clients the endpoint is meant for. Empty
+	// means none given.
+	ForZones, ForNodes Names
+}
+
+// Names is a set of names of zones or nodes, comparable and shared by all endpoints that have it. Its zero value is empty.
+type Names string
+
+// NamesOf returns the set of names. Empty names are left out.
+func NamesOf(names ...string) Names {
+	names = slices.DeleteFunc(slices.Clone(names), func(s string) bool { return s == "" })
+	slices.Sort(names)
+	// No name of a node or a zone holds a comma: they are a DNS subdomain and a label value.
+	return Names(intern(strings.Join(slices.Compact(names), ",")))
+}
+
+// Has reports whether name is in the set.
+func (n Names) Has(name string) bool {
+	if name == "" {
+		return false
+	}
+	for s := range strings.SplitSeq(string(n), ",") {
+		if s == name {
+			return true
+		}
+	}
+	return false
 }

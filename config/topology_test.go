@@ -32,8 +32,8 @@ func TestUsable(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			before := slices.Clone(c.eps)
-			require.Equal(t, addrPorts(c.v4...), Usable(c.eps, IPv4))
-			require.Equal(t, addrPorts(c.v6...), Usable(c.eps, IPv6))
+			require.Equal(t, addrPorts(c.v4...), Usable(c.eps, IPv4, ClusterPool, Node{}))
+			require.Equal(t, addrPorts(c.v6...), Usable(c.eps, IPv6, ClusterPool, Node{}))
 			require.Equal(t, before, c.eps, "the argument is shared")
 		})
 	}

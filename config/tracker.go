@@ -16,9 +16,11 @@ type Changes map[ServiceName]*Service
 // All methods may be called from any goroutine. Objects passed in are neither modified nor kept. For one object, calls
 // must arrive in the order of its versions.
 type Tracker struct {
+	opts    Options
 	changed chan struct{}
 
 	mu       sync.Mutex
+	node     Node
 	services map[ServiceName]*tracked
 	// owners remembers under which Service a slice was filed, since a slice's label may change and a deletion carries
 	// no label. Slices without the label are not filed.
@@ -46,9 +48,23 @@ type tracked struct {
 	taken *Service
 }
 
+// Options say which Services are served, and where. The zero value serves those that are for nobody else.
+type Options struct {
+	// Node is what is known of the node before [Tracker.SetNode] is called: usually its name.
+	Node Node
+	// ServiceProxyName, if not empty, has only Services served whose label service.kubernetes.io/service-proxy-name has
+	// this value. Empty means those without the label.
+	ServiceProxyName string
+	// DisableExternalIPs has spec.externalIPs ignored: anybody who may create a Service can take over any address with
+	// them (CVE-2020-8554).
+	DisableExternalIPs bool
+}
+
 // NewTracker returns a Tracker that knows nothing. It starts no goroutine.
-func NewTracker() *Tracker {
+func NewTracker(opts Options) *Tracker {
 	return &Tracker{
+		opts:     opts,
+		node:     opts.Node,
 		changed:  make(chan struct{}, 1),
 		services: map[ServiceName]*tracked{},
 		owners:   map[objectName]ServiceName{},
@@ -58,7 +74,7 @@ func NewTracker() *Tracker {
 
 // SetService adds or replaces a Service.
 func (t *Tracker) SetService(svc *v1.Service) {
-	value := translate(svc)
+	value := translate(svc, t.opts)
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	e := t.entry(value.Name)
@@ -142,6 +158,26 @@ func (t *Tracker) DeleteEndpoints(name ServiceName) {
 		e.endpoints = nil
 		t.touch(name)
 	}
+}
+
+// SetNode replaces what is known of the node.
+func (t *Tracker) SetNode(n Node) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.node.Equal(n) {
+		return
+	}
+	t.node = n
+	if t.complete() {
+		t.wake()
+	}
+}
+
+// Node returns what is known of the node. A change of it makes [Tracker.Changed] readable, like one of a Service.
+func (t *Tracker) Node() Node {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.node
 }
 
 // ServicesDelivered tells that every Service that existed when the source started has been handed over.

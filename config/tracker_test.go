@@ -71,7 +71,7 @@ func TestCoalescing(t *testing.T) {
 
 func TestNothingBeforeBothAreDelivered(t *testing.T) {
 	for _, servicesFirst := range []bool{true, false} {
-		tr := NewTracker()
+		tr := NewTracker(Options{})
 		first, second := tr.ServicesDelivered, tr.EndpointsDelivered
 		if !servicesFirst {
 			first, second = second, first
@@ -93,7 +93,7 @@ func TestNothingBeforeBothAreDelivered(t *testing.T) {
 }
 
 func TestDeliveredWithNothing(t *testing.T) {
-	tr := NewTracker()
+	tr := NewTracker(Options{})
 	tr.ServicesDelivered()
 	tr.EndpointsDelivered()
 	require.True(t, signalled(tr), "that there is nothing is news")
@@ -306,7 +306,7 @@ func fieldMutations(get func(*Service) reflect.Value) []func(*Service) {
 
 // For the race detector, and for the last state to arrive whatever happened in between.
 func TestConcurrentUse(t *testing.T) {
-	tr := NewTracker()
+	tr := NewTracker(Options{})
 	stop := make(chan struct{})
 	var writers, reader sync.WaitGroup
 	state := map[ServiceName]*Service{}

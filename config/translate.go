@@ -25,8 +25,8 @@ const (
 
 // translate turns a Service into its value, without endpoints. It is total: fields the API server would have refused
 // (manifests were never seen by one) become Problems, and what is right in the object is kept.
-func translate(svc *v1.Service) Service {
-	out := Service{Name: serviceName(svc), Created: created(svc.ObjectMeta), Skipped: skipped(svc)}
+func translate(svc *v1.Service, opts Options) Service {
+	out := Service{Name: serviceName(svc), Created: created(svc.ObjectMeta), Skipped: skipped(svc, opts)}
 	if out.Skipped != "" {
 		return out
 	}
@@ -62,7 +62,7 @@ func created(m metav1.ObjectMeta) time.Time {
 }
 
 // skipped says why a Service is not for this proxy, or "".
-func skipped(svc *v1.Service) string {
+func skipped(svc *v1.Service, opts Options) string {
 	if name, ok := svc.Labels[labelServiceProxyName]; ok {
 		return "left to the Service proxy " + strconv.Quote(name) + " by the label " + labelServiceProxyName
 	}

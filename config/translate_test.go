@@ -11,7 +11,7 @@ import (
 
 func TestTranslateWhole(t *testing.T) {
 	created := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	got := translate(&v1.Service{
+	got := plain(&v1.Service{
 		ObjectMeta: metav1.ObjectMeta{Name: "dns", CreationTimestamp: metav1.NewTime(created.Local())},
 		Spec: v1.ServiceSpec{
 			Type:            v1.ServiceTypeLoadBalancer,
@@ -69,7 +69,7 @@ func TestTranslateSkips(t *testing.T) {
 		{"an object without anything", func(s *v1.Service) { *s = v1.Service{} }, "set spec.clusterIP"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			got := translate(newService(c.change))
+			got := plain(newService(c.change))
 			require.Contains(t, got.Skipped, c.want)
 			require.Empty(t, got.Ports)
 			require.Empty(t, got.Problems)
@@ -149,7 +149,7 @@ func TestTranslateAddresses(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			svc := newService()
 			c.change(&svc.Spec)
-			got := translate(svc)
+			got := plain(svc)
 			require.Equal(t, c.families, got.IPFamilies)
 			if c.families == nil {
 				require.Empty(t, got.Ports)
@@ -199,7 +199,7 @@ func TestTranslateLoadBalancer(t *testing.T) {
 			}}, []string{"192.0.2.1"}, nil},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			got := translate(newService(c.changes...))
+			got := plain(newService(c.changes...))
 			require.Equal(t, addrs(c.want...), got.Ports[0].LoadBalancerIPs)
 			require.Equal(t, addrs("10.0.0.1"), got.Ports[0].ClusterIPs, "the rest is served")
 			requireProblems(t, got.Problems, c.problems...)
@@ -231,7 +231,7 @@ func TestTranslateAffinity(t *testing.T) {
 		{"unknown", "Cookie", nil, 0, `"Cookie"`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			got := translate(newService(func(s *v1.Service) {
+			got := plain(newService(func(s *v1.Service) {
 				s.Spec.SessionAffinity, s.Spec.SessionAffinityConfig = c.affinity, c.config
 			}))
 			require.Equal(t, c.want, got.Ports[0].Affinity)
@@ -261,7 +261,7 @@ func TestAffinityOutlivesEndpoints(t *testing.T) {
 }
 
 func TestTranslatePolicies(t *testing.T) {
-	got := translate(newService(func(s *v1.Service) {
+	got := plain(newService(func(s *v1.Service) {
 		s.Spec.InternalTrafficPolicy = ptr(v1.ServiceInternalTrafficPolicyLocal)
 		s.Spec.ExternalTrafficPolicy = v1.ServiceExternalTrafficPolicyLocal
 	}))
@@ -270,7 +270,7 @@ func TestTranslatePolicies(t *testing.T) {
 		Problem{Reason: ReasonUnsupportedPolicy, Message: "spec.externalTrafficPolicy Local"})
 	require.Len(t, got.Ports, 1)
 
-	got = translate(newService(func(s *v1.Service) {
+	got = plain(newService(func(s *v1.Service) {
 		s.Spec.InternalTrafficPolicy = ptr(v1.ServiceInternalTrafficPolicyCluster)
 		s.Spec.ExternalTrafficPolicy = "Nearest"
 	}))
@@ -316,7 +316,7 @@ func TestTranslatePorts(t *testing.T) {
 			want: []string{":a/TCP 80 30080", ":b/TCP 81 0"}, problems: []Problem{{"b", ReasonInvalidNodePort, "spec.ports[1].nodePort"}}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			got := translate(newService(func(s *v1.Service) { s.Spec.Type, s.Spec.Ports = c.typ, c.ports }))
+			got := plain(newService(func(s *v1.Service) { s.Spec.Type, s.Spec.Ports = c.typ, c.ports }))
 			var ports []string
 			for _, p := range got.Ports {
 				ports = append(ports, p.Name.String()[len("default/web"):]+" "+itoa(p.Port)+" "+itoa(p.NodePort))
@@ -331,7 +331,7 @@ func TestTranslatePorts(t *testing.T) {
 // Two Services may claim one node port: that is for the proxy to settle, which alone sees both.
 func TestNodePortOfTwoServices(t *testing.T) {
 	for _, name := range []string{"a", "b"} {
-		got := translate(newService(func(s *v1.Service) {
+		got := plain(newService(func(s *v1.Service) {
 			s.Name, s.Spec.Type, s.Spec.Ports[0].NodePort = name, v1.ServiceTypeNodePort, 30080
 		}))
 		require.Equal(t, uint16(30080), got.Ports[0].NodePort)
@@ -346,6 +346,6 @@ func TestTranslateKeepsTheObject(t *testing.T) {
 		s.Spec.Ports = []v1.ServicePort{{Name: "b", Port: 2}, {Name: "a", Port: 1}}
 	})
 	before := svc.DeepCopy()
-	translate(svc)
+	plain(svc)
 	require.Equal(t, before, svc)
 }

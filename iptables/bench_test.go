@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"testing"
 
+	"redial/proxy/intercept"
 	"redial/proxy/intercept/lab"
 )
 
@@ -26,7 +27,7 @@ func benchmarkCommit(b *testing.B, mode Mode, n int, what string) {
 		b.Skip(err)
 	}
 	bindings := manyServices(n, false)
-	if err := r.Commit(b.Context(), bindings); err != nil {
+	if err := r.Commit(b.Context(), intercept.State{Bindings: bindings}); err != nil {
 		b.Fatal(err)
 	}
 	i := 0
@@ -44,7 +45,7 @@ func benchmarkCommit(b *testing.B, mode Mode, n int, what string) {
 			}
 			continue
 		}
-		if err := r.Commit(b.Context(), bindings); err != nil {
+		if err := r.Commit(b.Context(), intercept.State{Bindings: bindings}); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -50,7 +50,7 @@
 //
 //	rules, err := iptables.New(iptables.Config{Mark: 0x4000, ProxyPorts: ports, Log: log})
 //	...
-//	err = rules.Commit(ctx, bindings)       // after every change of Services
+//	err = rules.Commit(ctx, intercept.State{Bindings: bindings})       // after every change of Services
 //	ok, err := rules.Verify(ctx)            // every few seconds; !ok asks for a Commit
 //
 // Calls are not concurrent, as the contract says; only [Rules.Stats] may be called at any time.

@@ -93,7 +93,7 @@ func address(ip net.IP) netip.Addr {
 func (r *Rules) tidyFlows(v6 bool, bindings []intercept.Binding, wrote bool) {
 	udp := slices.DeleteFunc(slices.Clone(bindings), func(b intercept.Binding) bool { return b.VIP.Protocol != intercept.UDP })
 	// The first time also for no bindings at all: an earlier process may have left flows.
-	if done, once := r.tidiedFlows[v6]; once && (len(done)+len(udp) == 0 || !wrote && slices.Equal(done, udp)) {
+	if done, once := r.tidiedFlows[v6]; once && (len(done)+len(udp) == 0 || !wrote && slices.EqualFunc(done, udp, intercept.Binding.Equal)) {
 		return
 	}
 	delete(r.tidiedFlows, v6)

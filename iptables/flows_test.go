@@ -86,7 +86,7 @@ func TestFlowOlderThanItsRule(t *testing.T) {
 				require.NotEmpty(t, flowIDs(t, node, c.family, 5353), "the flow is tracked, and without translation")
 
 				r := start(t, testConfig(ModeNFT))
-				require.NoError(t, r.Commit(t.Context(), []intercept.Binding{udpBinding(v, 61053)}))
+				require.NoError(t, r.Commit(t.Context(), intercept.State{Bindings: []intercept.Binding{udpBinding(v, 61053)}}))
 				client.eventually("udp 61053")
 			})
 		})
@@ -101,15 +101,15 @@ func TestFlowToAProxyPortThatChanged(t *testing.T) {
 		serve(t, 61054)
 		v := vip("198.18.0.53", 53, intercept.UDP)
 		r := start(t, testConfig(ModeNFT))
-		require.NoError(t, r.Commit(t.Context(), []intercept.Binding{udpBinding(v, 61053)}))
+		require.NoError(t, r.Commit(t.Context(), intercept.State{Bindings: []intercept.Binding{udpBinding(v, 61053)}}))
 		client := newSteady(t, pod, v)
 		client.eventually("udp 61053")
-		require.NoError(t, r.Commit(t.Context(), []intercept.Binding{udpBinding(v, 61054)}))
+		require.NoError(t, r.Commit(t.Context(), intercept.State{Bindings: []intercept.Binding{udpBinding(v, 61054)}}))
 		client.eventually("udp 61054")
 
 		// The same from a new process, which knows nothing of the flow.
 		again := start(t, testConfig(ModeNFT))
-		require.NoError(t, again.Commit(t.Context(), []intercept.Binding{udpBinding(v, 61053)}))
+		require.NoError(t, again.Commit(t.Context(), intercept.State{Bindings: []intercept.Binding{udpBinding(v, 61053)}}))
 		client.eventually("udp 61053")
 	})
 }
@@ -125,7 +125,7 @@ func TestRightFlowsAreLeftAlone(t *testing.T) {
 		kept, changed := vip("198.18.0.53", 53, intercept.UDP), vip("198.18.0.54", 53, intercept.UDP)
 		nodePort := vip("0.0.0.0", 30053, intercept.UDP)
 		r := start(t, testConfig(ModeNFT))
-		require.NoError(t, r.Commit(t.Context(), []intercept.Binding{udpBinding(kept, 61053), udpBinding(changed, 61053), udpBinding(nodePort, 61053)}))
+		require.NoError(t, r.Commit(t.Context(), intercept.State{Bindings: []intercept.Binding{udpBinding(kept, 61053), udpBinding(changed, 61053), udpBinding(nodePort, 61053)}}))
 		client, mover := newSteady(t, pod, kept), newSteady(t, pod, changed)
 		client.eventually("udp 61053")
 		mover.eventually("udp 61053")
@@ -139,7 +139,7 @@ func TestRightFlowsAreLeftAlone(t *testing.T) {
 		passing := flowIDs(t, node, "ipv4", 30053)
 		require.Len(t, strings.Fields(passing), 1)
 
-		require.NoError(t, r.Commit(t.Context(), []intercept.Binding{udpBinding(kept, 61053), udpBinding(changed, 61054), udpBinding(nodePort, 61054)}))
+		require.NoError(t, r.Commit(t.Context(), intercept.State{Bindings: []intercept.Binding{udpBinding(kept, 61053), udpBinding(changed, 61054), udpBinding(nodePort, 61054)}}))
 		after := flowIDs(t, node, "ipv4", 53)
 		assert.Len(t, strings.Fields(after), 2, "one went")
 		for _, id := range strings.Fields(after) {
@@ -159,10 +159,10 @@ func TestFlowsOfADeletedServiceGo(t *testing.T) {
 		serve(t, 61053)
 		v := vip("198.18.0.53", 53, intercept.UDP)
 		r := start(t, testConfig(ModeNFT))
-		require.NoError(t, r.Commit(t.Context(), []intercept.Binding{udpBinding(v, 61053)}))
+		require.NoError(t, r.Commit(t.Context(), intercept.State{Bindings: []intercept.Binding{udpBinding(v, 61053)}}))
 		client := newSteady(t, pod, v)
 		client.eventually("udp 61053")
-		require.NoError(t, r.Commit(t.Context(), nil))
+		require.NoError(t, r.Commit(t.Context(), intercept.State{}))
 		assert.Empty(t, flowIDs(t, node, "ipv4", 53))
 		assert.Equal(t, "", client.ask(), "nothing leads to the old listener any more")
 	})
@@ -198,21 +198,21 @@ func TestFlowsAreTriedAgain(t *testing.T) {
 		r, err := newRules(t.Context(), testConfig(ModeNFT), h)
 		require.NoError(t, err)
 		bindings := []intercept.Binding{udpBinding(v, 61053)}
-		require.NoError(t, r.Commit(t.Context(), bindings), "the rules are in")
+		require.NoError(t, r.Commit(t.Context(), intercept.State{Bindings: bindings}), "the rules are in")
 		assert.ErrorContains(t, r.Stats().IPv4.FlowsErr, "out of order")
 		ok, err := r.Verify(t.Context())
 		require.NoError(t, err)
 		assert.False(t, ok, "a Commit is asked for")
 		assert.Equal(t, "", client.ask())
 
-		require.NoError(t, r.Commit(t.Context(), bindings))
+		require.NoError(t, r.Commit(t.Context(), intercept.State{Bindings: bindings}))
 		assert.NoError(t, r.Stats().IPv4.FlowsErr)
 		client.eventually("udp 61053")
 		ok, err = r.Verify(t.Context())
 		require.NoError(t, err)
 		assert.True(t, ok)
 		calls := flows.calls
-		require.NoError(t, r.Commit(t.Context(), bindings))
+		require.NoError(t, r.Commit(t.Context(), intercept.State{Bindings: bindings}))
 		assert.Equal(t, calls, flows.calls, "the table is read only when UDP bindings change")
 	})
 }
@@ -231,7 +231,7 @@ func TestFlowsBegunWhileRulesWereGone(t *testing.T) {
 				v := vip("198.18.0.53", 53, intercept.UDP)
 				bindings := []intercept.Binding{udpBinding(v, 61053)}
 				r := start(t, testConfig(ModeNFT))
-				require.NoError(t, r.Commit(t.Context(), bindings))
+				require.NoError(t, r.Commit(t.Context(), intercept.State{Bindings: bindings}))
 				sh(t, node, "iptables -t nat -F REDIAL-SERVICES")
 				client := newSteady(t, pod, v)
 				require.Equal(t, "", client.ask())
@@ -243,7 +243,7 @@ func TestFlowsBegunWhileRulesWereGone(t *testing.T) {
 					require.NoError(t, err)
 					require.False(t, ok)
 				}
-				require.NoError(t, r.Commit(t.Context(), bindings))
+				require.NoError(t, r.Commit(t.Context(), intercept.State{Bindings: bindings}))
 				client.eventually("udp 61053")
 			})
 		})

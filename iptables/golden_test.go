@@ -62,7 +62,7 @@ func TestGolden(t *testing.T) {
 				cfg := testConfig(mode)
 				c.change(&cfg)
 				r := start(t, cfg)
-				require.NoError(t, r.Commit(t.Context(), c.bindings))
+				require.NoError(t, r.Commit(t.Context(), intercept.State{Bindings: c.bindings}))
 				for _, v6 := range []bool{false, true} {
 					family := map[bool]string{false: "v4", true: "v6"}[v6]
 					for _, table := range []string{"nat", "filter"} {
@@ -74,7 +74,7 @@ func TestGolden(t *testing.T) {
 				require.NoError(t, r.Cleanup(t.Context()), "twice")
 				assert.Equal(t, before, dumpAll(t, mode))
 				assert.False(t, verify(t, r))
-				require.NoError(t, r.Commit(t.Context(), c.bindings), "after Cleanup")
+				require.NoError(t, r.Commit(t.Context(), intercept.State{Bindings: c.bindings}), "after Cleanup")
 				assert.True(t, verify(t, r))
 			})
 		})
@@ -89,14 +89,14 @@ func TestCleanupLooksInBothModes(t *testing.T) {
 			sh(t, node, fmt.Sprintf("iptables-%[1]s -t nat -A PREROUTING -p tcp --dport 9 -j ACCEPT; ip6tables-%[1]s -t nat -A OUTPUT -j ACCEPT", mode))
 			before = append(before, dumpAll(t, mode)) // lists, and so makes, all four tables
 		}
-		require.NoError(t, start(t, testConfig(ModeLegacy)).Commit(t.Context(), everyKind()))
+		require.NoError(t, start(t, testConfig(ModeLegacy)).Commit(t.Context(), intercept.State{Bindings: everyKind()}))
 		legacy := dumpAll(t, ModeLegacy)
 		r := start(t, testConfig(ModeNFT))
 		assert.Equal(t, legacy, dumpAll(t, ModeLegacy), "until ours are in, the others serve")
-		require.NoError(t, r.Commit(t.Context(), everyKind()))
+		require.NoError(t, r.Commit(t.Context(), intercept.State{Bindings: everyKind()}))
 		assert.Equal(t, before[1], dumpAll(t, ModeLegacy), "the first Commit removes the copies in the other mode")
 
-		require.NoError(t, start(t, testConfig(ModeLegacy)).Commit(t.Context(), nil))
+		require.NoError(t, start(t, testConfig(ModeLegacy)).Commit(t.Context(), intercept.State{}))
 		assert.Equal(t, before[0], dumpAll(t, ModeNFT), "and the other way round")
 		require.NoError(t, start(t, testConfig(ModeNFT)).Cleanup(t.Context()))
 		assert.Equal(t, before[0], dumpAll(t, ModeNFT))
@@ -109,7 +109,7 @@ func TestCleanupCreatesNoLegacyTables(t *testing.T) {
 	lab.Run(t, func(t *testing.T, _ *lab.Host) {
 		cfg := testConfig(ModeAuto)
 		r := start(t, cfg)
-		require.NoError(t, r.Commit(t.Context(), everyKind()))
+		require.NoError(t, r.Commit(t.Context(), intercept.State{Bindings: everyKind()}))
 		require.NoError(t, r.Cleanup(t.Context()))
 		for _, file := range []string{"/proc/net/ip_tables_names", "/proc/net/ip6_tables_names"} {
 			names, _ := os.ReadFile(file)

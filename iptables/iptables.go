@@ -113,8 +113,9 @@ func (f *family) reference() intercept.VIP {
 }
 
 // Commit implements intercept.Interceptor. A family that failed as a whole does not hold up the other.
-func (r *Rules) Commit(ctx context.Context, bindings []intercept.Binding) error {
-	if r.settled != nil && slices.Equal(r.settled, bindings) {
+func (r *Rules) Commit(ctx context.Context, want intercept.State) error {
+	bindings := want.Bindings
+	if r.settled != nil && slices.EqualFunc(r.settled, bindings, intercept.Binding.Equal) {
 		// Not even rendered: this is the way of every event that concerns something else.
 		if ok, err := r.Verify(ctx); ok && err == nil {
 			return nil
@@ -198,7 +199,7 @@ func sift(bindings []intercept.Binding) (map[bool][]intercept.Binding, []error) 
 		case err != nil:
 		case b.Listen.Port() == 0 || b.Listen.Addr().Is6() != b.VIP.Addr.Is6():
 			err = errors.New("the listener must have a port and be of the family of the VIP")
-		case b.VIP == last.VIP && b == last:
+		case b.VIP == last.VIP && b.Equal(last):
 			continue
 		case b.VIP == last.VIP:
 			err = fmt.Errorf("%s is already steered for %s", b.VIP, last.Owner)

@@ -90,7 +90,7 @@ func TestEveryKindOfVIPIsServed(t *testing.T) {
 				cfg := testConfig(mode)
 				cfg.Target = target
 				r := start(t, cfg)
-				require.NoError(t, r.Commit(t.Context(), everyKind()))
+				require.NoError(t, r.Commit(t.Context(), intercept.State{Bindings: everyKind()}))
 				requireServed(t, pod, client, node)
 			})
 		})
@@ -101,7 +101,7 @@ func TestOwnDialsAreLeftAlone(t *testing.T) {
 	inModes(t, func(t *testing.T, node *lab.Host, mode Mode) {
 		serveEveryKind(t)
 		r := start(t, testConfig(mode))
-		require.NoError(t, r.Commit(t.Context(), everyKind()))
+		require.NoError(t, r.Commit(t.Context(), intercept.State{Bindings: everyKind()}))
 		for _, addr := range []string{nodeIP4, nodeIP6} {
 			v := vip(addr, 8080, intercept.TCP)
 			answer, err := ask(node, v)
@@ -129,7 +129,7 @@ func TestProxyPortsAreRefusedDirectly(t *testing.T) {
 			require.NoError(t, err, "without rules the port is open")
 		}
 		r := start(t, testConfig(mode))
-		require.NoError(t, r.Commit(t.Context(), everyKind()))
+		require.NoError(t, r.Commit(t.Context(), intercept.State{Bindings: everyKind()}))
 		for _, h := range []*lab.Host{pod, client, node} {
 			for _, v := range direct {
 				_, err := ask(h, v)
@@ -164,7 +164,7 @@ func TestServedBehindInputPolicyDrop(t *testing.T) {
 		pod, client := addPodAndClient(t, node)
 		serveEveryKind(t)
 		r := start(t, testConfig(mode))
-		require.NoError(t, r.Commit(t.Context(), everyKind()))
+		require.NoError(t, r.Commit(t.Context(), intercept.State{Bindings: everyKind()}))
 		sh(t, node, fmt.Sprintf("iptables-%[1]s -P INPUT DROP; ip6tables-%[1]s -P INPUT DROP; ip6tables-%[1]s -A INPUT -p icmpv6 -j ACCEPT", mode))
 		requireServed(t, pod, client)
 		_, err := askFor(pod, vip(nodeIP4, 22, intercept.TCP), briefly, 0)
@@ -182,7 +182,7 @@ func TestLoopbackStaysOutOfReach(t *testing.T) {
 				cfg := testConfig(mode)
 				cfg.Target = target
 				r := start(t, cfg)
-				require.NoError(t, r.Commit(t.Context(), everyKind()))
+				require.NoError(t, r.Commit(t.Context(), intercept.State{Bindings: everyKind()}))
 				// A neighbour that sends to 127.0.0.1 through us.
 				sh(t, client, "ip route del local 127.0.0.0/8 dev lo table local; ip route del local 127.0.0.1 dev lo table local; "+
 					"ip route add 127.0.0.0/8 via 198.18.3.1; echo 1 > /proc/sys/net/ipv4/conf/all/route_localnet")
@@ -224,7 +224,7 @@ func TestInterfacesWithoutAddress(t *testing.T) {
 		sh(t, node, "ip link add br0 type bridge; ip addr add 198.18.7.1/24 dev br0; ip -6 addr add 2001:db8:7::1/64 dev br0 nodad; "+
 			"ip link add port0 type veth peer port1; ip link set port0 master br0; ip link set br0 up; ip link set port0 up")
 		auto := start(t, testConfig(mode))
-		require.NoError(t, auto.Commit(t.Context(), everyKind()))
+		require.NoError(t, auto.Commit(t.Context(), intercept.State{Bindings: everyKind()}))
 		assert.Equal(t, "REDIRECT", auto.Stats().IPv4.Target)
 		ok, err := auto.Verify(t.Context())
 		require.NoError(t, err)
@@ -234,7 +234,7 @@ func TestInterfacesWithoutAddress(t *testing.T) {
 		cfg := testConfig(mode)
 		cfg.Target = TargetRedirect
 		forced := start(t, cfg)
-		require.NoError(t, forced.Commit(t.Context(), everyKind()))
+		require.NoError(t, forced.Commit(t.Context(), intercept.State{Bindings: everyKind()}))
 		for _, p := range []intercept.Protocol{intercept.TCP, intercept.UDP} {
 			_, err := askFor(bare, vip("10.96.0.10", 80, p), briefly, 0)
 			var timeout net.Error
@@ -245,7 +245,7 @@ func TestInterfacesWithoutAddress(t *testing.T) {
 		ok, err = auto.Verify(t.Context())
 		require.NoError(t, err)
 		assert.False(t, ok, "the new interface calls for DNAT")
-		require.NoError(t, auto.Commit(t.Context(), everyKind()))
+		require.NoError(t, auto.Commit(t.Context(), intercept.State{Bindings: everyKind()}))
 		assert.Equal(t, "DNAT to "+nodeIP4, auto.Stats().IPv4.Target)
 		assert.Equal(t, "DNAT to "+nodeIP6, auto.Stats().IPv6.Target)
 		requireServed(t, bare, pod, client, node)

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"redial/proxy/intercept"
 	"redial/proxy/intercept/lab"
 )
 
@@ -85,7 +86,7 @@ func TestPlainProgramsServeTheirMode(t *testing.T) {
 				t.Setenv("PATH", dir)
 				r := start(t, testConfig(ModeAuto))
 				assert.Equal(t, mode, r.Stats().Mode)
-				require.NoError(t, r.Commit(t.Context(), everyKind()))
+				require.NoError(t, r.Commit(t.Context(), intercept.State{Bindings: everyKind()}))
 				assert.True(t, verify(t, r))
 				other := ModeNFT
 				if mode == ModeNFT {
@@ -154,7 +155,7 @@ func TestWaitsForTheLock(t *testing.T) {
 		r := start(t, cfg)
 		release := holdLock(t)
 		done := make(chan error, 1)
-		go func() { done <- r.Commit(context.Background(), everyKind()) }()
+		go func() { done <- r.Commit(context.Background(), intercept.State{Bindings: everyKind()}) }()
 		require.Eventually(t, func() bool { return waiters(t) > 0 }, 10*time.Second, 5*time.Millisecond)
 		select {
 		case err := <-done:
@@ -173,15 +174,15 @@ func TestGivesUpOnTheLock(t *testing.T) {
 		cfg := testConfig(ModeLegacy)
 		cfg.LockWait = time.Second
 		r := start(t, cfg)
-		require.NoError(t, r.Commit(t.Context(), everyKind()))
+		require.NoError(t, r.Commit(t.Context(), intercept.State{Bindings: everyKind()}))
 		before := dumpAll(t, ModeLegacy)
 		release := holdLock(t)
-		err := r.Commit(t.Context(), everyKind()[5:])
+		err := r.Commit(t.Context(), intercept.State{Bindings: everyKind()[5:]})
 		require.Error(t, err)
 		assert.ErrorContains(t, err, "xtables.lock")
 		release()
 		assert.Equal(t, before, dumpAll(t, ModeLegacy))
-		require.NoError(t, r.Commit(t.Context(), everyKind()[5:]))
+		require.NoError(t, r.Commit(t.Context(), intercept.State{Bindings: everyKind()[5:]}))
 		assert.Zero(t, r.Stats().IPv4.Quarantined)
 		assert.Equal(t, len(everyKind())-5, strings.Count(dumpAll(t, ModeLegacy), "--to-ports"), "the change was not lost")
 	})
@@ -195,7 +196,7 @@ func TestFallsBackToTheModeThatWorks(t *testing.T) {
 		r, err := newRules(t.Context(), testConfig(ModeAuto), h)
 		require.NoError(t, err)
 		assert.Equal(t, ModeLegacy, r.Stats().Mode)
-		require.NoError(t, r.Commit(t.Context(), everyKind()))
+		require.NoError(t, r.Commit(t.Context(), intercept.State{Bindings: everyKind()}))
 		assert.True(t, verify(t, r))
 
 		_, err = newRules(t.Context(), testConfig(ModeNFT), h)

@@ -30,27 +30,27 @@ func TestOneRestorePerFamilyAndCommit(t *testing.T) {
 
 		s.reset()
 		bindings := twoFamilies()
-		require.NoError(t, r.Commit(t.Context(), bindings))
+		require.NoError(t, r.Commit(t.Context(), intercept.State{Bindings: bindings}))
 		assert.Equal(t, each, s.restores, "first")
 
 		s.reset()
-		require.NoError(t, r.Commit(t.Context(), bindings))
+		require.NoError(t, r.Commit(t.Context(), intercept.State{Bindings: bindings}))
 		assert.Empty(t, s.restores, "unchanged")
 		if mode == ModeNFT {
 			// The ruleset's generation also moved with the write of the other family; it has been looked at since.
 			s.reset()
-			require.NoError(t, r.Commit(t.Context(), bindings))
+			require.NoError(t, r.Commit(t.Context(), intercept.State{Bindings: bindings}))
 			assert.Zero(t, s.execs, "unchanged, and so is everything else in the kernel")
 		}
 
 		bindings[7].Listen = wildcard(false, 61999)
 		bindings[207].Listen = wildcard(true, 61999)
 		s.reset()
-		require.NoError(t, r.Commit(t.Context(), bindings))
+		require.NoError(t, r.Commit(t.Context(), intercept.State{Bindings: bindings}))
 		assert.Equal(t, each, s.restores, "both families changed")
 
 		s.reset()
-		require.NoError(t, r.Commit(t.Context(), bindings[:399]))
+		require.NoError(t, r.Commit(t.Context(), intercept.State{Bindings: bindings[:399]}))
 		delete(each, "iptables-"+string(mode)+"-restore")
 		assert.Equal(t, each, s.restores, "one family changed")
 	})
@@ -88,17 +88,17 @@ func TestChangesAddUp(t *testing.T) {
 						b := &pool[random.IntN(len(pool))]
 						b.Listen = netip.AddrPortFrom(b.Listen.Addr(), uint16(1+random.IntN(60000)))
 					}
-					if err := r.Commit(t.Context(), now); err != nil {
+					if err := r.Commit(t.Context(), intercept.State{Bindings: now}); err != nil {
 						require.NotZero(t, c.every, err)
 						var b *intercept.BindingError
 						require.False(t, errors.As(err, &b), "no binding is to blame: %v", err)
 					}
 				}
 				s.refuse = nil
-				require.NoError(t, r.Commit(t.Context(), now))
+				require.NoError(t, r.Commit(t.Context(), intercept.State{Bindings: now}))
 				got := sortedLines(dumpAll(t, mode))
 				require.NoError(t, r.Cleanup(t.Context()))
-				require.NoError(t, start(t, testConfig(mode)).Commit(t.Context(), now))
+				require.NoError(t, start(t, testConfig(mode)).Commit(t.Context(), intercept.State{Bindings: now}))
 				assert.Equal(t, strings.Join(sortedLines(dumpAll(t, mode)), ""), strings.Join(got, ""))
 			})
 		})
@@ -144,7 +144,7 @@ func TestRefusedRulesDoNotHoldUpOthers(t *testing.T) {
 		}
 		refused := func() []string {
 			var all []string
-			if joined, ok := r.Commit(t.Context(), bindings).(interface{ Unwrap() []error }); ok {
+			if joined, ok := r.Commit(t.Context(), intercept.State{Bindings: bindings}).(interface{ Unwrap() []error }); ok {
 				for _, err := range joined.Unwrap() {
 					var b *intercept.BindingError
 					require.ErrorAs(t, err, &b)
@@ -188,11 +188,11 @@ func TestRefusalOfEverythingBlamesNoBinding(t *testing.T) {
 	lab.Run(t, func(t *testing.T, node *lab.Host) {
 		s := newSpy()
 		r := startWith(t, testConfig(ModeNFT), s)
-		require.NoError(t, r.Commit(t.Context(), twoFamilies()))
+		require.NoError(t, r.Commit(t.Context(), intercept.State{Bindings: twoFamilies()}))
 		before := dumpAll(t, ModeNFT)
 		s.refuse = func(string) string { return "line 1 failed: No space left on device" }
 		s.reset()
-		err := r.Commit(t.Context(), twoFamilies()[10:])
+		err := r.Commit(t.Context(), intercept.State{Bindings: twoFamilies()[10:]})
 		require.Error(t, err)
 		var b *intercept.BindingError
 		assert.False(t, errors.As(err, &b))
@@ -210,7 +210,7 @@ func TestForeignOwnersAreOnlyComments(t *testing.T) {
 			bindings = append(bindings, bind(fmt.Sprintf("fd00:10:96::%d", i+1), 80, intercept.TCP, 61000, owner))
 		}
 		r := start(t, testConfig(mode))
-		require.NoError(t, r.Commit(t.Context(), bindings))
+		require.NoError(t, r.Commit(t.Context(), intercept.State{Bindings: bindings}))
 		assert.Equal(t, len(bindings), strings.Count(dumpAll(t, mode), "--to-ports"))
 		ok, err := r.Verify(t.Context())
 		require.NoError(t, err)
@@ -230,7 +230,7 @@ func TestServicesWorkWithoutFilterRules(t *testing.T) {
 			return ""
 		}
 		bindings := []intercept.Binding{bind("10.96.0.1", 80, intercept.TCP, 61000, "ns/web")}
-		require.NoError(t, r.Commit(t.Context(), bindings))
+		require.NoError(t, r.Commit(t.Context(), intercept.State{Bindings: bindings}))
 		assert.ErrorContains(t, r.Stats().IPv4.FilterErr, "conntrack")
 		_, err := ask(node, bindings[0].VIP)
 		require.NoError(t, err)
@@ -238,7 +238,7 @@ func TestServicesWorkWithoutFilterRules(t *testing.T) {
 		require.NoError(t, err)
 		assert.True(t, ok)
 		s.refuse = nil // the module was loaded
-		require.NoError(t, r.Commit(t.Context(), bindings))
+		require.NoError(t, r.Commit(t.Context(), intercept.State{Bindings: bindings}))
 		assert.NoError(t, r.Stats().IPv4.FilterErr)
 		assert.Contains(t, dump(t, mode, false, "filter"), "-j REDIAL-INPUT")
 	})
@@ -254,7 +254,7 @@ func TestFamilyWithoutNatTable(t *testing.T) {
 		r, err := newRules(t.Context(), testConfig(ModeNFT), h)
 		require.NoError(t, err)
 		bindings := []intercept.Binding{bind("10.96.0.1", 80, intercept.TCP, 20000, "four"), bind("fd00::1", 80, intercept.TCP, 20000, "six")}
-		err = r.Commit(t.Context(), bindings)
+		err = r.Commit(t.Context(), intercept.State{Bindings: bindings})
 		var b *intercept.BindingError
 		require.ErrorAs(t, err, &b)
 		assert.Equal(t, "six", b.Binding.Owner)
@@ -262,10 +262,10 @@ func TestFamilyWithoutNatTable(t *testing.T) {
 		assert.Error(t, r.Stats().IPv6.Err)
 		_, err = ask(node, bindings[0].VIP)
 		require.NoError(t, err)
-		require.NoError(t, r.Commit(t.Context(), bindings[:1]), "nobody misses the family")
+		require.NoError(t, r.Commit(t.Context(), intercept.State{Bindings: bindings[:1]}), "nobody misses the family")
 
 		broken = false // the module was loaded
-		require.NoError(t, r.Commit(t.Context(), bindings))
+		require.NoError(t, r.Commit(t.Context(), intercept.State{Bindings: bindings}))
 		_, err = ask(node, bindings[1].VIP)
 		require.NoError(t, err)
 	})

@@ -26,7 +26,7 @@ func TestDamageIsNoticedAndHealed(t *testing.T) {
 		r := start(t, testConfig(mode))
 		assert.False(t, verify(t, r), "nothing was committed yet")
 		bindings := twoFamilies()
-		require.NoError(t, r.Commit(t.Context(), bindings))
+		require.NoError(t, r.Commit(t.Context(), intercept.State{Bindings: bindings}))
 		require.True(t, verify(t, r))
 		want := sortedLines(dumpAll(t, mode))
 		jump := "-m comment --comment 'redial: steer Service traffic to the proxy' -j"
@@ -57,7 +57,7 @@ func TestDamageIsNoticedAndHealed(t *testing.T) {
 			}
 			assert.False(t, verify(t, r), damage)
 			assert.False(t, verify(t, r), "%s: noticed only once", damage)
-			require.NoError(t, r.Commit(t.Context(), bindings), damage)
+			require.NoError(t, r.Commit(t.Context(), intercept.State{Bindings: bindings}), damage)
 			assert.True(t, verify(t, r), damage)
 			assert.Equal(t, want, sortedLines(dumpAll(t, mode)), damage)
 			repairs++
@@ -74,15 +74,15 @@ func TestDamageIsHealedByAnyChange(t *testing.T) {
 	inModes(t, func(t *testing.T, node *lab.Host, mode Mode) {
 		r := start(t, testConfig(mode))
 		bindings := twoFamilies()
-		require.NoError(t, r.Commit(t.Context(), bindings))
+		require.NoError(t, r.Commit(t.Context(), intercept.State{Bindings: bindings}))
 		for i, damage := range []string{"-F", "-t nat -F", "-t nat -D OUTPUT 1", "-t nat -D REDIAL-10.96.0.128_28 2", "-t nat -A REDIAL-SERVICES -j ACCEPT",
 			"-t nat -D REDIAL-OUTPUT 1"} {
 			sh(t, node, fmt.Sprintf("iptables-%s %s", mode, damage))
 			bindings[0].Listen = wildcard(false, uint16(61000+i))
-			require.NoError(t, r.Commit(t.Context(), bindings), damage)
+			require.NoError(t, r.Commit(t.Context(), intercept.State{Bindings: bindings}), damage)
 			got := sortedLines(dumpAll(t, mode))
 			fresh := start(t, testConfig(mode))
-			require.NoError(t, fresh.Commit(t.Context(), bindings))
+			require.NoError(t, fresh.Commit(t.Context(), intercept.State{Bindings: bindings}))
 			assert.Equal(t, sortedLines(dumpAll(t, mode)), got, damage)
 			require.True(t, verify(t, r), "a whole write of the same leaves nothing to repair")
 		}
@@ -92,7 +92,7 @@ func TestDamageIsHealedByAnyChange(t *testing.T) {
 func TestChangesOfOthersAreNoDamage(t *testing.T) {
 	inModes(t, func(t *testing.T, node *lab.Host, mode Mode) {
 		r := start(t, testConfig(mode))
-		require.NoError(t, r.Commit(t.Context(), twoFamilies()))
+		require.NoError(t, r.Commit(t.Context(), intercept.State{Bindings: twoFamilies()}))
 		for _, change := range []string{
 			"-t nat -N OTHER", "-t nat -I PREROUTING -j OTHER", "-t nat -I OUTPUT -m comment --comment 'near REDIAL-OUTPUT' -j OTHER",
 			"-A INPUT -p tcp --dport 22 -j ACCEPT", "-P FORWARD DROP", "-t mangle -A PREROUTING -j MARK --set-mark 1", "-t nat -Z",
@@ -108,25 +108,25 @@ func TestChangesOfOthersAreNoDamage(t *testing.T) {
 func TestLeftoversOfAnEarlierProcess(t *testing.T) {
 	inModes(t, func(t *testing.T, node *lab.Host, mode Mode) {
 		now := manyServices(3, false)
-		require.NoError(t, start(t, testConfig(mode)).Commit(t.Context(), now))
+		require.NoError(t, start(t, testConfig(mode)).Commit(t.Context(), intercept.State{Bindings: now}))
 		want := sortedLines(dump(t, mode, false, "nat"))
 
 		old := append(manyServices(600, false), randomBindings(newRandom(), 300, false)...)
-		require.NoError(t, start(t, testConfig(mode)).Commit(t.Context(), old))
+		require.NoError(t, start(t, testConfig(mode)).Commit(t.Context(), intercept.State{Bindings: old}))
 		sh(t, node, fmt.Sprintf("iptables-%[1]s -t nat -N REDIAL-OLDNAME; iptables-%[1]s -t nat -A OUTPUT -p tcp -j REDIAL-OLDNAME; "+
 			"iptables-%[1]s -t nat -A OUTPUT -j REDIAL-OUTPUT", mode))
 
 		s := newSpy()
 		r := startWith(t, testConfig(mode), s)
 		s.reset()
-		require.NoError(t, r.Commit(t.Context(), now))
+		require.NoError(t, r.Commit(t.Context(), intercept.State{Bindings: now}))
 		assert.Equal(t, 1, s.restores["iptables-"+string(mode)+"-restore"], "one write takes all of it away")
 		assert.Equal(t, want, sortedLines(dump(t, mode, false, "nat")))
 
 		// Without a port range any more, the guard goes too.
 		cfg := testConfig(mode)
 		cfg.ProxyPorts = intercept.PortRange{}
-		require.NoError(t, start(t, cfg).Commit(t.Context(), now))
+		require.NoError(t, start(t, cfg).Commit(t.Context(), intercept.State{Bindings: now}))
 		assert.NotContains(t, dump(t, mode, false, "filter"), prefix)
 	})
 }
@@ -135,9 +135,9 @@ func TestLeftoversOfAnEarlierProcess(t *testing.T) {
 func TestForeignReferenceToStaleChain(t *testing.T) {
 	inModes(t, func(t *testing.T, node *lab.Host, mode Mode) {
 		r := start(t, testConfig(mode))
-		require.NoError(t, r.Commit(t.Context(), manyServices(600, false)))
+		require.NoError(t, r.Commit(t.Context(), intercept.State{Bindings: manyServices(600, false)}))
 		sh(t, node, fmt.Sprintf("iptables-%[1]s -t nat -N OTHER; iptables-%[1]s -t nat -A OTHER -j REDIAL-10.96.1.0_24", mode))
-		require.NoError(t, r.Commit(t.Context(), manyServices(3, false)))
+		require.NoError(t, r.Commit(t.Context(), intercept.State{Bindings: manyServices(3, false)}))
 		require.True(t, verify(t, r))
 		got := dump(t, mode, false, "nat")
 		assert.Equal(t, 3, strings.Count(got, "--to-ports"))
@@ -151,7 +151,7 @@ func TestRouteLocalnetIsNotTouched(t *testing.T) {
 	t.Parallel()
 	lab.Run(t, func(t *testing.T, _ *lab.Host) {
 		r := start(t, testConfig(ModeNFT))
-		require.NoError(t, r.Commit(t.Context(), everyKind()))
+		require.NoError(t, r.Commit(t.Context(), intercept.State{Bindings: everyKind()}))
 		for _, device := range []string{"all", "default", "lo", "to-world"} {
 			value, err := os.ReadFile("/proc/sys/net/ipv4/conf/" + device + "/route_localnet")
 			require.NoError(t, err)

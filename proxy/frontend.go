@@ -73,7 +73,7 @@ func (f *frontend) keep(addrs []netip.AddrPort) {
 // update takes new endpoints in. It does not touch the listening sockets unless the usable set becomes empty or stops being
 // so.
 func (f *frontend) update(port *config.ServicePort, log *logrus.Entry) {
-	usable := config.Usable(port.Endpoints, f.key.family)
+	usable := config.Usable(port.Endpoints, f.key.family, config.ClusterPool, config.Node{})
 	f.balancer.Update(balancer.Config{Backends: usable, Affinity: port.Affinity})
 	for _, l := range f.listeners {
 		if udp, ok := l.(*relay.UDPListener); ok {

@@ -290,7 +290,7 @@ func udpBackend(t *testing.T, name string) netip.AddrPort {
 }
 
 func TestNothingHappensBeforeEverythingIsDelivered(t *testing.T) {
-	tracker := config.NewTracker()
+	tracker := config.NewTracker(config.Options{})
 	rec := &recorder{t: t}
 	log := logrus.New()
 	log.SetOutput(io.Discard)

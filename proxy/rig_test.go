@@ -41,7 +41,8 @@ type recorder struct {
 	tampered bool                            // Verify finds the rules changed, until the next Commit
 }
 
-func (r *recorder) Commit(_ context.Context, bindings []intercept.Binding) error {
+func (r *recorder) Commit(_ context.Context, want intercept.State) error {
+	bindings := want.Bindings
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	assert.False(r.t, r.busy, "calls overlap")
@@ -109,7 +110,7 @@ func start(t *testing.T, ports intercept.PortRange) *rig {
 	t.Helper()
 	log := logrus.New()
 	log.SetOutput(io.Discard)
-	g := &rig{t: t, tracker: config.NewTracker(), rec: &recorder{t: t}}
+	g := &rig{t: t, tracker: config.NewTracker(config.Options{}), rec: &recorder{t: t}}
 	r := relay.New(relay.Config{})
 	g.Proxier = New(Config{
 		Tracker: g.tracker, Interceptor: g.rec, Relay: r, Ports: ports,

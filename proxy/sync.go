@@ -73,7 +73,7 @@ func (p *Proxier) reconcile(ctx context.Context) error {
 	bindings := p.bindings(&plan)
 	p.mu.Unlock()
 
-	err := p.cfg.Interceptor.Commit(ctx, bindings)
+	err := p.cfg.Interceptor.Commit(ctx, intercept.State{Bindings: bindings})
 	failed, fatal := bindingErrors(err)
 
 	p.mu.Lock()

@@ -91,7 +91,7 @@ func run(ctx context.Context, opts *options) error {
 }
 
 func wire(opts *options, log *logrus.Entry, fds int) (*node, error) {
-	n := &node{opts: opts, log: log, started: time.Now(), fds: fds, tracker: config.NewTracker()}
+	n := &node{opts: opts, log: log, started: time.Now(), fds: fds, tracker: config.NewTracker(config.Options{})}
 	n.source = manifest.New(opts.manifests, n.tracker, log)
 	var interceptor intercept.Interceptor
 	mark := opts.mark

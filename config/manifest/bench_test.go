@@ -40,7 +40,7 @@ func BenchmarkFirstScan(b *testing.B) {
 			writeServices(b, dir, n)
 			b.ReportAllocs()
 			for b.Loop() {
-				s := New(dir, config.NewTracker(), discard())
+				s := New(dir, config.NewTracker(config.Options{}), discard())
 				if _, err := s.scan(b.Context(), newWatch(s.log, s.newWatcher), true); err != nil {
 					b.Fatal(err)
 				}

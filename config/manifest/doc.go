@@ -6,7 +6,7 @@
 // other kinds are logged once and skipped. Nothing defaults or refuses fields as an API server would, except that a field
 // that does not exist or has the wrong type spoils its document: a misspelt field must not silently mean its default.
 //
-//	t := config.NewTracker()
+//	t := config.NewTracker(config.Options{})
 //	src := manifest.New("/etc/redial", t, log)
 //	go src.Run(ctx)
 //	<-t.Changed()

@@ -60,7 +60,7 @@ func newBed(t *testing.T, files ...string) *bed {
 
 func (b *bed) start(change ...func(*Source)) {
 	b.t.Helper()
-	b.tracker, b.state = config.NewTracker(), map[string]*config.Service{}
+	b.tracker, b.state = config.NewTracker(config.Options{}), map[string]*config.Service{}
 	log, hook := test.NewNullLogger()
 	log.SetOutput(io.Discard)
 	b.logs = hook

@@ -47,7 +47,7 @@ func TestEmptyDirectory(t *testing.T) {
 func TestRunNeedsADirectory(t *testing.T) {
 	log := logrus.NewEntry(logrus.New())
 	log.Logger.SetOutput(io.Discard)
-	tracker := config.NewTracker()
+	tracker := config.NewTracker(config.Options{})
 	missing := filepath.Join(t.TempDir(), "none")
 	err := New(missing, tracker, log).Run(t.Context())
 	require.ErrorIs(t, err, os.ErrNotExist)

@@ -12,6 +12,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 )
 
 // Protocol is an IP protocol number (IPPROTO_TCP, IPPROTO_UDP).
@@ -72,13 +73,55 @@ func (v VIP) Validate() error {
 	return nil
 }
 
-// Binding steers one VIP to one listener.
+// Binding steers one VIP to the proxy's listeners.
 type Binding struct {
 	VIP VIP
-	// Listen is where the proxy listens for this VIP, as BindAddr returned it; its address may be unspecified.
+	// Listen is where the proxy listens for this VIP, as BindAddr returned it; its address may be unspecified. The zero
+	// value means that packets are dropped without an answer: the traffic policy is Local, and the endpoints are
+	// elsewhere.
 	Listen netip.AddrPort
+	// Local is where clients on this node (its own processes, and the pods that [State].Pods describes) go instead of
+	// Listen: an external traffic policy Local does not concern them. The zero value means that they go where everybody does.
+	Local netip.AddrPort
+	// Sources are the clients that may use the VIP; packets of others are dropped without an answer. Nil means
+	// everybody, an empty list nobody.
+	Sources []netip.Prefix
 	// Owner names the Service port for people, in rule comments and errors. It may hold any text.
 	Owner string
+}
+
+// Equal reports whether b and o are the same in every field.
+func (b Binding) Equal(o Binding) bool {
+	return b.VIP == o.VIP && b.Listen == o.Listen && b.Local == o.Local && b.Owner == o.Owner &&
+		(b.Sources == nil) == (o.Sources == nil) && slices.Equal(b.Sources, o.Sources)
+}
+
+// State is all that is to be in force. Its zero value steers nothing.
+type State struct {
+	Bindings []Binding
+	// NodePorts are the prefixes of those addresses of the node at which NodePorts are open; nil means all addresses, and
+	// an address that appears later is open as soon as it is there. Of a family without a prefix none is.
+	NodePorts []netip.Prefix
+	// NoLocalhostNodePorts closes NodePorts at loopback addresses, whatever NodePorts says.
+	NoLocalhostNodePorts bool
+	// Pods tell the packets that pods of this node send; nil means that they cannot be told from those of other nodes.
+	Pods []PodSource
+}
+
+// Equal reports whether s and o ask for the same.
+func (s State) Equal(o State) bool {
+	return slices.EqualFunc(s.Bindings, o.Bindings, Binding.Equal) &&
+		(s.NodePorts == nil) == (o.NodePorts == nil) && slices.Equal(s.NodePorts, o.NodePorts) &&
+		s.NoLocalhostNodePorts == o.NoLocalhostNodePorts && slices.Equal(s.Pods, o.Pods)
+}
+
+// PodSource tells packets that come from pods of this node, by one of its fields.
+type PodSource struct {
+	// Prefix is a range of addresses of pods.
+	Prefix netip.Prefix
+	// Interface is the name of an interface that pods' packets come in by; one that ends in "+" stands for all that
+	// begin like this.
+	Interface string
 }
 
 // Interceptor steers traffic for virtual addresses to the proxy's listeners.
@@ -88,11 +131,11 @@ type Interceptor interface {
 	// BindAddr returns where the proxy must listen for v, given the proxy port allocated to its frontend. VIPs of one
 	// frontend may share an answer; each distinct answer is one listener.
 	BindAddr(v VIP, port uint16) netip.AddrPort
-	// Commit steers exactly these bindings and removes everything else of ours. A binding that the kernel refuses does
+	// Commit puts exactly this state in force and removes everything else of ours. A binding that the kernel refuses does
 	// not hold up the others: Commit steers those, and returns a BindingError for it (joined with others by
 	// errors.Join). Any other error means that nothing is known to have changed and the call should be repeated.
-	// Commit with unchanged bindings also repairs what others removed.
-	Commit(ctx context.Context, bindings []Binding) error
+	// Commit of an unchanged state also repairs what others removed.
+	Commit(ctx context.Context, want State) error
 	// Verify reports whether what the last Commit wrote is still in force. It is cheap enough to be called every few
 	// seconds. false asks for a Commit; an error means that it could not be found out.
 	Verify(ctx context.Context) (bool, error)

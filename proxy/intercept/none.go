@@ -29,7 +29,7 @@ func (n None) BindAddr(v VIP, port uint16) netip.AddrPort {
 }
 
 // Commit does nothing.
-func (None) Commit(context.Context, []Binding) error { return nil }
+func (None) Commit(context.Context, State) error { return nil }
 
 // Verify is always content.
 func (None) Verify(context.Context) (bool, error) { return true, nil }
