@@ -176,7 +176,7 @@ func TestUsableProperties(t *testing.T) {
 			check(a, all[rnd.IntN(len(all))])
 		}
 	}
-	for range 20_000 {
+	for range 10_000 {
 		eps := make([]Endpoint, 3+rnd.IntN(4))
 		// Few hints are missing, so that those of all endpoints are often complete.
 		for i := range eps {
