@@ -10,7 +10,7 @@ import (
 // refusedReasons are those of problems for which an API server would have refused the object.
 var refusedReasons = []string{
 	ReasonInvalidAddress, ReasonInvalidPort, ReasonDuplicatePort, ReasonInvalidNodePort, ReasonInvalidField,
-	ReasonInvalidAffinity, ReasonInvalidEndpoint, ReasonInvalidEndpointSet,
+	ReasonInvalidAffinity, ReasonInvalidSourceRange, ReasonInvalidEndpoint, ReasonInvalidEndpointSet,
 }
 
 // Check returns what is wrong with a Service, EndpointSlice or Endpoints that an API server would not have let in. A
@@ -20,7 +20,8 @@ func Check(object any) []Problem {
 	var all []Problem
 	switch o := object.(type) {
 	case *v1.Service:
-		all = translate(o, Options{}).Problems
+		// An API server looks at all alike, whichever proxy they are for.
+		all = translate(o, Options{ServiceProxyName: o.Labels[labelServiceProxyName]}).Problems
 	case *discoveryv1.EndpointSlice:
 		all = translateSlice(o).problems
 	//lint:ignore SA1019 see translateEndpoints

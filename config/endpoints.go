@@ -23,7 +23,7 @@ func translateEndpoints(e *v1.Endpoints) *endpointSet {
 		}
 		add := func(list string, addresses []v1.EndpointAddress, ready bool) {
 			for j, ea := range addresses {
-				a, ok := c.addr(fmt.Sprintf("%s.%s[%d].ip", at, list, j), ea.IP)
+				a, ok := c.addr(func() string { return fmt.Sprintf("%s.%s[%d].ip", at, list, j) }, ea.IP)
 				if ok {
 					part.targets = append(part.targets, target{addr: a, ready: ready, serving: ready, node: intern(deref(ea.NodeName))})
 				}

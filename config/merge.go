@@ -73,7 +73,8 @@ func portEndpoints(name ServicePortName, sets []*endpointSet, families []Family,
 						continue
 					}
 					out = append(out, Endpoint{Addr: netip.AddrPortFrom(t.addr, ep.number),
-						Ready: t.ready, Serving: t.serving, Terminating: t.terminating, NodeName: t.node})
+						Ready: t.ready, Serving: t.serving, Terminating: t.terminating, NodeName: t.node,
+						ForZones: t.zones, ForNodes: t.nodes})
 				}
 			}
 		}
@@ -94,9 +95,15 @@ func compareEndpoints(a, b Endpoint) int {
 		trueFirst(a.Ready, b.Ready),
 		trueFirst(a.Serving, b.Serving),
 		trueFirst(b.Terminating, a.Terminating),
-		// An entry that knows its node is better than one that does not; after that, only determinism matters.
+		// An entry that knows its node is better than one that does not. So is one with hints: a single endpoint without
+		// has those of all others ignored (see hinted), and the Service would leave its zones for the time of the move.
 		trueFirst(a.NodeName != "", b.NodeName != ""),
+		trueFirst(a.ForNodes != "", b.ForNodes != ""),
+		trueFirst(a.ForZones != "", b.ForZones != ""),
+		// After that, only determinism matters.
 		cmp.Compare(a.NodeName, b.NodeName),
+		cmp.Compare(a.ForNodes, b.ForNodes),
+		cmp.Compare(a.ForZones, b.ForZones),
 	)
 }
 

@@ -20,10 +20,14 @@ const (
 	ReasonInvalidField = "InvalidField"
 	// ReasonInvalidAffinity is a session affinity or timeout the API does not allow; the default is used.
 	ReasonInvalidAffinity = "InvalidAffinity"
-	// ReasonUnsupportedPolicy is a traffic policy that is served as Cluster.
+	// ReasonUnsupportedPolicy is a traffic policy that the API does not know yet; it is served as Cluster.
 	ReasonUnsupportedPolicy = "UnsupportedPolicy"
-	// ReasonSourceRanges means that load balancer addresses are not served since their source ranges cannot be enforced.
-	ReasonSourceRanges = "SourceRangesNotEnforced"
+	// ReasonInvalidSourceRange is a range of load balancer clients that cannot be read; it lets nobody in.
+	ReasonInvalidSourceRange = "InvalidSourceRange"
+	// ReasonNoSourceRange means that clients are restricted, and that no range lets any client of one family in.
+	ReasonNoSourceRange = "NoSourceRange"
+	// ReasonExternalIPsDisabled means that externalIPs are not served since [Options].DisableExternalIPs is set.
+	ReasonExternalIPsDisabled = "ExternalIPsDisabled"
 	// ReasonInvalidEndpoint is an endpoint whose address cannot be dialled; it is left out.
 	ReasonInvalidEndpoint = "InvalidEndpoint"
 	// ReasonInvalidEndpointSet is a field of a whole EndpointSlice or Endpoints that cannot be used.

@@ -96,8 +96,8 @@ type Service struct {
 	// means none. Only load balancers with external traffic policy Local have one.
 	HealthCheckNodePort uint16
 	// Triggered is when the newest of the changes happened that led to this value, as the endpoint controller recorded it
-	// (annotation endpoints.kubernetes.io/last-change-trigger-time); zero means unknown. It is not part of what makes two
-	// values differ.
+	// (annotation endpoints.kubernetes.io/last-change-trigger-time); zero means unknown, or that no slice has changed. It
+	// is not part of what makes two values differ. What is delivered at the start may have happened long before.
 	Triggered time.Time
 	// Skipped says why there are no ports although the object is fine ("headless", "ExternalName"); otherwise empty.
 	Skipped string
@@ -180,11 +180,15 @@ type Endpoint struct {
 // Names is a set of names of zones or nodes, comparable and shared by all endpoints that have it. Its zero value is empty.
 type Names string
 
-// NamesOf returns the set of names. Empty names are left out.
+// NamesOf returns the set of names. Names that are empty or hold a comma are left out: those of nodes and zones are DNS
+// subdomains and label values, which cannot.
 func NamesOf(names ...string) Names {
-	names = slices.DeleteFunc(slices.Clone(names), func(s string) bool { return s == "" })
+	unfit := func(s string) bool { return s == "" || strings.Contains(s, ",") }
+	if len(names) == 1 && !unfit(names[0]) {
+		return Names(intern(names[0])) // nearly all sets are like this: nothing is allocated for them
+	}
+	names = slices.DeleteFunc(slices.Clone(names), unfit)
 	slices.Sort(names)
-	// No name of a node or a zone holds a comma: they are a DNS subdomain and a label value.
 	return Names(intern(strings.Join(slices.Compact(names), ",")))
 }
 

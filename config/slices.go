@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"time"
 	"unique"
 
 	v1 "k8s.io/api/core/v1"
@@ -14,6 +15,9 @@ import (
 type endpointSet struct {
 	parts    []endpointPart
 	problems []Problem
+	// triggered is when the change happened that led to this set; zero when that is unknown, or has been handed out. Sets
+	// are equal whatever it is.
+	triggered time.Time
 }
 
 // endpointPart is a set of targets that all have the same ports: a slice is one, an Endpoints object is one per subset.
@@ -34,6 +38,7 @@ type target struct {
 	addr                        netip.Addr
 	ready, serving, terminating bool
 	node                        string
+	zones, nodes                Names
 }
 
 func (s *endpointSet) equal(o *endpointSet) bool {
@@ -70,19 +75,43 @@ func translateSlice(slice *discoveryv1.EndpointSlice) *endpointSet {
 		}
 		// Only the first: further addresses are fungible by definition and no consumer uses them; the API is about to
 		// forbid them.
-		a, ok := c.addr(fmt.Sprintf("endpoints[%d].addresses[0]", i), e.Addresses[0])
+		a, ok := c.addr(func() string { return fmt.Sprintf("endpoints[%d].addresses[0]", i) }, e.Addresses[0])
 		if !ok {
 			continue
 		}
+		hints := deref(e.Hints)
 		part.targets = append(part.targets, target{
 			addr:        a,
 			ready:       e.Conditions.Ready == nil || *e.Conditions.Ready,
 			serving:     e.Conditions.Serving == nil || *e.Conditions.Serving,
 			terminating: e.Conditions.Terminating != nil && *e.Conditions.Terminating,
 			node:        intern(deref(e.NodeName)),
+			zones:       namesOf(hints.ForZones, func(z discoveryv1.ForZone) string { return z.Name }),
+			nodes:       namesOf(hints.ForNodes, func(n discoveryv1.ForNode) string { return n.Name }),
 		})
 	}
-	return &endpointSet{parts: []endpointPart{part}, problems: c.done()}
+	return &endpointSet{parts: []endpointPart{part}, problems: c.done(), triggered: triggered(slice.Annotations)}
+}
+
+func namesOf[T any](hints []T, name func(T) string) Names {
+	if len(hints) == 0 {
+		return ""
+	}
+	names := make([]string, 0, 8) // the most the API allows
+	for _, h := range hints {
+		names = append(names, name(h))
+	}
+	return NamesOf(names...)
+}
+
+// triggered is what the endpoint controller recorded as the time of the change that it wrote the slice for. It serves
+// measuring only, so one that cannot be read is as good as none.
+func triggered(annotations map[string]string) time.Time {
+	t, err := time.Parse(time.RFC3339Nano, annotations[v1.EndpointsLastChangeTriggerTime])
+	if err != nil {
+		return time.Time{}
+	}
+	return t.UTC()
 }
 
 // endpointChecker collects the Problems of one object with endpoints. A slice generated wrongly is wrong a thousand
@@ -112,19 +141,20 @@ func (c *endpointChecker) done() []Problem {
 	return c.problems
 }
 
-// addr accepts loopback addresses, which the API forbids: a directory of manifests on one machine is served by processes
-// of that machine. Link-local addresses stay forbidden, since without a zone they cannot be dialled.
-func (c *endpointChecker) addr(at, s string) (netip.Addr, bool) {
+// addr reads an address, which stands where at says. Loopback addresses, which the API forbids, are accepted: a directory
+// of manifests on one machine is served by processes of that machine. Link-local addresses stay forbidden, since without a
+// zone they cannot be dialled.
+func (c *endpointChecker) addr(at func() string, s string) (netip.Addr, bool) {
 	a, err := parseAddr(s)
 	switch why := notUnicast(a); {
 	case err != nil:
-		c.badEndpoint(fmt.Sprintf("%s %q is not an IP address", at, s))
+		c.badEndpoint(fmt.Sprintf("%s %q is not an IP address", at(), s))
 	case a.IsLinkLocalUnicast():
-		c.badEndpoint(fmt.Sprintf("%s %s is a link-local address", at, a))
+		c.badEndpoint(fmt.Sprintf("%s %s is a link-local address", at(), a))
 	case why != "" && !a.IsLoopback():
-		c.badEndpoint(fmt.Sprintf("%s %s is %s", at, a, why))
+		c.badEndpoint(fmt.Sprintf("%s %s is %s", at(), a, why))
 	case !slices.Contains(c.families, FamilyOf(a)):
-		c.badEndpoint(fmt.Sprintf("%s %s is %s but the addressType is %s", at, a, FamilyOf(a), c.families[0]))
+		c.badEndpoint(fmt.Sprintf("%s %s is %s but the addressType is %s", at(), a, FamilyOf(a), c.families[0]))
 	default:
 		return a, true
 	}

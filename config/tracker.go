@@ -2,6 +2,7 @@ package config
 
 import (
 	"sync"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -97,12 +98,14 @@ func (t *Tracker) DeleteService(name ServiceName) {
 }
 
 // SetSlice adds or replaces an EndpointSlice. It belongs to the Service its label kubernetes.io/service-name names; one
-// without the label belongs to none.
+// without the label belongs to none. One with the label service.kubernetes.io/headless is not for Service proxies: it
+// counts as deleted.
 func (t *Tracker) SetSlice(slice *discoveryv1.EndpointSlice) {
 	key := objectName{namespace(slice.Namespace), slice.Name}
 	var owner ServiceName
 	var set *endpointSet
-	if name := slice.Labels[discoveryv1.LabelServiceName]; name != "" {
+	_, headless := slice.Labels[v1.IsHeadlessService]
+	if name := slice.Labels[discoveryv1.LabelServiceName]; name != "" && !headless {
 		owner = ServiceName{Namespace: key.namespace, Name: name}
 		set = translateSlice(slice)
 	}
@@ -116,8 +119,11 @@ func (t *Tracker) SetSlice(slice *discoveryv1.EndpointSlice) {
 	}
 	t.owners[key] = owner
 	e := t.entry(owner)
-	if old, ok := e.slices[key.name]; ok && old.equal(set) {
-		return
+	if old, ok := e.slices[key.name]; ok {
+		if old.equal(set) {
+			return
+		}
+		set.triggered = newer(set.triggered, old.triggered)
 	}
 	if e.slices == nil {
 		e.slices = map[string]*endpointSet{}
@@ -246,6 +252,9 @@ func (t *Tracker) Take() Changes {
 			changes[name] = value
 			e.taken = value
 		}
+		for _, s := range e.slices {
+			s.triggered = time.Time{}
+		}
 		if e.service == nil && len(e.slices) == 0 && e.endpoints == nil {
 			delete(t.services, name)
 		}
@@ -261,13 +270,24 @@ func (e *tracked) value() *Service {
 		return nil
 	}
 	var sets []*endpointSet
+	var last time.Time
 	for _, s := range e.slices {
 		sets = append(sets, s)
+		last = newer(last, s.triggered)
 	}
 	if len(sets) == 0 && e.endpoints != nil {
 		sets = append(sets, e.endpoints)
 	}
-	return merge(e.service, sets)
+	value := merge(e.service, sets)
+	value.Triggered = last
+	return value
+}
+
+func newer(a, b time.Time) time.Time {
+	if b.After(a) {
+		return b
+	}
+	return a
 }
 
 // The methods below need t.mu.

@@ -12,8 +12,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// labelServiceProxyName hands a Service to another proxy: whatever its value, the Service is not ours. kube-proxy reads it
-// since Kubernetes 1.14; the API module has no constant for it.
+// labelServiceProxyName hands a Service to the proxy it names; kube-proxy itself leaves all that have it alone, whatever
+// the value. It is read since Kubernetes 1.14; the API module has no constant for it.
 const labelServiceProxyName = "service.kubernetes.io/service-proxy-name"
 
 // defaultAffinity is the API server's default for sessionAffinityConfig.clientIP.timeoutSeconds. Manifests are not
@@ -34,13 +34,22 @@ func translate(svc *v1.Service, opts Options) Service {
 	families, clusterIPs := familiesAndClusterIPs(svc.Spec, &p)
 	front := ServicePort{ClusterIPs: clusterIPs}
 	if len(families) > 0 {
-		front.ExternalIPs = addresses("spec.externalIPs", svc.Spec.ExternalIPs, families, &p)
 		front.LoadBalancerIPs = loadBalancerIPs(svc, families, &p)
+		front.SourceRanges = sourceRanges(svc, families, front.LoadBalancerIPs, &p)
+		front.ExternalIPs = externalIPs(svc.Spec, opts, families, &p)
+		if front.SourceRanges != nil {
+			// One address cannot be restricted in one role and open in the other.
+			front.ExternalIPs = without(front.ExternalIPs, front.LoadBalancerIPs)
+		}
 	}
 	front.Affinity = affinity(svc.Spec, &p)
-	policies(svc.Spec, &p)
+	front.InternalLocal, front.ExternalLocal = policies(svc.Spec, &p)
+	health := healthCheckNodePort(svc.Spec, front.ExternalLocal, &p)
 	if len(families) > 0 {
 		out.Ports = servicePorts(out.Name, svc.Spec, front, families, &p)
+	}
+	if len(out.Ports) > 0 {
+		out.HealthCheckNodePort = health
 	}
 	out.IPFamilies = families
 	out.Problems = p
@@ -63,8 +72,13 @@ func created(m metav1.ObjectMeta) time.Time {
 
 // skipped says why a Service is not for this proxy, or "".
 func skipped(svc *v1.Service, opts Options) string {
-	if name, ok := svc.Labels[labelServiceProxyName]; ok {
+	name, ok := svc.Labels[labelServiceProxyName]
+	switch {
+	case ok && (name == "" || name != opts.ServiceProxyName):
 		return "left to the Service proxy " + strconv.Quote(name) + " by the label " + labelServiceProxyName
+	case !ok && opts.ServiceProxyName != "":
+		return "without the label " + labelServiceProxyName + ": only Services with the value " +
+			strconv.Quote(opts.ServiceProxyName) + " are served"
 	}
 	if _, ok := svc.Labels[v1.IsHeadlessService]; ok {
 		// The label's slices are not handed to Service proxies, so the Service could never have endpoints.
@@ -82,6 +96,20 @@ func skipped(svc *v1.Service, opts Options) string {
 		return "no clusterIP: set spec.clusterIP to an unused address of the service range"
 	}
 	return ""
+}
+
+// externalIPs are the addresses of spec.externalIPs that are served.
+func externalIPs(spec v1.ServiceSpec, opts Options, families []Family, p *problems) []netip.Addr {
+	if opts.DisableExternalIPs && len(spec.ExternalIPs) > 0 {
+		p.add(ReasonExternalIPsDisabled, "spec.externalIPs %s are not served: this proxy is told to ignore externalIPs",
+			strings.Join(spec.ExternalIPs, ", "))
+		return nil
+	}
+	return addresses("spec.externalIPs", spec.ExternalIPs, families, p)
+}
+
+func without(list, others []netip.Addr) []netip.Addr {
+	return slices.DeleteFunc(list, func(a netip.Addr) bool { return slices.Contains(others, a) })
 }
 
 // loadBalancerIPs are the addresses this node has to serve in the load balancer's stead: those in mode VIP (KEP-1860).
@@ -102,19 +130,7 @@ func loadBalancerIPs(svc *v1.Service, families []Family, p *problems) []netip.Ad
 			p.add(ReasonInvalidField, "%s.ipMode %q is neither VIP nor Proxy: %s is not served", f.name, *ingress.IPMode, f.value)
 		}
 	}
-	out := parseAddresses(in, families, p)
-	if len(out) > 0 && hasSourceRanges(svc) {
-		// Serving the addresses to everybody would open what the owner has closed.
-		p.add(ReasonSourceRanges, "spec.loadBalancerSourceRanges are not enforced by this version, so the load balancer "+
-			"addresses are not served on this node: remove the ranges or filter in front of the node")
-		return nil
-	}
-	return out
-}
-
-func hasSourceRanges(svc *v1.Service) bool {
-	return len(svc.Spec.LoadBalancerSourceRanges) > 0 ||
-		strings.TrimSpace(svc.Annotations[v1.AnnotationLoadBalancerSourceRangesKey]) != ""
+	return parseAddresses(in, families, p)
 }
 
 // affinity is how long a client stays with its backend; 0 means no affinity.
@@ -137,21 +153,4 @@ func affinity(spec v1.ServiceSpec, p *problems) time.Duration {
 	p.add(ReasonInvalidAffinity, "spec.sessionAffinityConfig.clientIP.timeoutSeconds %d is not within 1-%d: %d is used",
 		*c.ClientIP.TimeoutSeconds, maxAffinity, int(defaultAffinity/time.Second))
 	return defaultAffinity
-}
-
-// policies reports the traffic policies that are served as if they were Cluster.
-func policies(spec v1.ServiceSpec, p *problems) {
-	report := func(field, value string) {
-		switch value {
-		case "", "Cluster":
-		case "Local":
-			p.add(ReasonUnsupportedPolicy, "spec.%s Local is not implemented by this version: Cluster is used", field)
-		default:
-			p.add(ReasonUnsupportedPolicy, "spec.%s %q is neither Cluster nor Local: Cluster is used", field, value)
-		}
-	}
-	if spec.InternalTrafficPolicy != nil {
-		report("internalTrafficPolicy", string(*spec.InternalTrafficPolicy))
-	}
-	report("externalTrafficPolicy", string(spec.ExternalTrafficPolicy))
 }
