@@ -17,29 +17,26 @@ import (
 
 const patience = 20 * time.Second
 
-// watching runs a watch with notification only, or without any.
+// watching is a watch under way.
 type watching struct {
 	t    *testing.T
 	path string
 	ctx  context.Context
 	stop context.CancelFunc
 	done chan error
-	log  *logtest.Hook
-	// ready is closed when the directories are watched, and the first look is done.
-	started chan struct{}
 }
 
 func startWatch(t *testing.T, path string, notified bool) *watching {
 	t.Helper()
 	content, err := os.ReadFile(path)
 	require.NoError(t, err)
-	logger, hook := logtest.NewNullLogger()
+	logger, _ := logtest.NewNullLogger()
 	w := &watch{path: path, loaded: content, log: logrus.NewEntry(logger), poll: time.Hour, newWatcher: fsnotify.NewWatcher}
 	if !notified {
 		w.poll = 5 * time.Millisecond
 		w.newWatcher = func() (*fsnotify.Watcher, error) { return nil, errors.New("no inotify") }
 	}
-	r := &watching{t: t, path: path, done: make(chan error, 1), log: hook}
+	r := &watching{t: t, path: path, done: make(chan error, 1)}
 	r.ctx, r.stop = context.WithCancel(context.Background())
 	t.Cleanup(r.stop)
 	go func() { r.done <- w.run(r.ctx) }()
@@ -148,25 +145,28 @@ func TestWatchComparesWithWhatWasLoaded(t *testing.T) {
 // Neither the same content written again nor content that would not start is a reason to end.
 func TestWatchGoesOn(t *testing.T) {
 	t.Parallel()
-	dir := t.TempDir()
-	path := filepath.Join(dir, "c")
-	write(t, path, header)
-	r := startWatch(t, path, true)
-	write(t, path, header)
-	write(t, dir+"/other", "x")
-	write(t, path, "kind: Nonsense")
-	assert.Eventually(t, func() bool { return r.log.LastEntry() != nil }, patience, time.Millisecond)
-	assert.Contains(t, r.log.LastEntry().Message, "cannot be used")
-	write(t, path, header)
-	require.NoError(t, os.Remove(path))
-	select {
-	case err := <-r.done:
-		require.FailNow(t, "the watch has ended", "%v", err)
-	default:
+	path := filepath.Join(t.TempDir(), "c")
+	logger, hook := logtest.NewNullLogger()
+	w := &watch{path: path, loaded: []byte(header), log: logrus.NewEntry(logger)}
+	expect := func(wantChanged, wantStable bool, when string) {
+		t.Helper()
+		changed, stable := w.look()
+		assert.Equal(t, []bool{wantChanged, wantStable}, []bool{changed, stable}, when)
 	}
+	expect(false, false, "no file")
+	write(t, path, header)
+	expect(false, false, "the same content")
+	write(t, path, "kind: Nonsense")
+	expect(true, false, "first look at nonsense")
+	expect(false, false, "second look: it is refused")
+	expect(false, false, "and no longer news")
+	require.Len(t, hook.AllEntries(), 1, "said once")
+	assert.Contains(t, hook.LastEntry().Message, "cannot be used")
+	write(t, path, header+"mode: user")
+	expect(true, false, "half written")
 	write(t, path, header+"mode: userspace")
-	r.awaitChanged()
-	assert.Len(t, r.log.AllEntries(), 1, "said once")
+	expect(true, false, "still being written")
+	expect(true, true, "left alone")
 }
 
 func TestWatchEndsWithItsContext(t *testing.T) {
