@@ -40,6 +40,7 @@ type watch struct {
 	log        *logrus.Entry
 	poll       time.Duration
 	newWatcher func() (*fsnotify.Watcher, error)
+	waits      func() // for tests: the directories are watched, and nothing has changed before that; nil: nothing
 }
 
 func (w *watch) run(ctx context.Context) error {
@@ -72,6 +73,8 @@ func (w *watch) run(ctx context.Context) error {
 			if changed {
 				again.Reset(settle)
 				waiting = true
+			} else if w.waits != nil {
+				w.waits()
 			}
 			continue
 		case <-events:

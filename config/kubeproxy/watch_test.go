@@ -36,10 +36,22 @@ func startWatch(t *testing.T, path string, notified bool) *watching {
 		w.poll = 5 * time.Millisecond
 		w.newWatcher = func() (*fsnotify.Watcher, error) { return nil, errors.New("no inotify") }
 	}
+	waiting := make(chan struct{}, 1)
+	w.waits = func() {
+		select {
+		case waiting <- struct{}{}:
+		default:
+		}
+	}
 	r := &watching{t: t, path: path, done: make(chan error, 1)}
 	r.ctx, r.stop = context.WithCancel(context.Background())
 	t.Cleanup(r.stop)
 	go func() { r.done <- w.run(r.ctx) }()
+	select {
+	case <-waiting: // from here on, only the watch can tell
+	case <-time.After(patience):
+		require.FailNow(t, "the watch does not begin")
+	}
 	return r
 }
 
@@ -166,6 +178,10 @@ func TestWatchGoesOn(t *testing.T) {
 	expect(true, false, "half written")
 	write(t, path, header+"mode: userspace")
 	expect(true, false, "still being written")
+	write(t, path, header)
+	expect(false, false, "as it was")
+	write(t, path, header+"mode: userspace")
+	expect(true, false, "once more")
 	expect(true, true, "left alone")
 }
 
