@@ -111,6 +111,22 @@ func TestWatchNoticesEveryWayOfChanging(t *testing.T) {
 				require.NoError(t, os.RemoveAll(dir+"/..1"))
 			},
 		},
+		"another symlink": {
+			func(dir string) string {
+				for _, d := range []string{"/old", "/link"} {
+					require.NoError(t, os.Mkdir(dir+d, 0o755))
+				}
+				write(t, dir+"/old/c", before)
+				require.NoError(t, os.Symlink("../old/c", dir+"/link/c"))
+				return dir + "/link/c"
+			},
+			func(t *testing.T, dir string) {
+				require.NoError(t, os.Mkdir(dir+"/new", 0o755))
+				write(t, dir+"/new/c", after)
+				require.NoError(t, os.Symlink("../new/c", dir+"/link/n"))
+				require.NoError(t, os.Rename(dir+"/link/n", dir+"/link/c"))
+			},
+		},
 		"behind a symlink to elsewhere": {
 			func(dir string) string {
 				require.NoError(t, os.MkdirAll(dir+"/real", 0o755))
