@@ -1,7 +1,9 @@
 package main
 
 import (
+	"context"
 	"fmt"
+	"io"
 
 	"github.com/sirupsen/logrus"
 	"github.com/spf13/cobra"
@@ -20,27 +22,31 @@ when it is not to come back. Running it again is no error.`,
 			if err := opts.validate(); err != nil {
 				return err
 			}
-			unlock, err := lockSteering()
-			if err != nil {
-				return err
-			}
-			defer unlock()
-			log, err := opts.logger()
-			if err != nil {
-				return err
-			}
-			log.Logger.SetLevel(logrus.WarnLevel)
-			rules, err := opts.rules(log)
-			if err != nil {
-				return err
-			}
-			if err := rules.Cleanup(cmd.Context()); err != nil {
-				return fmt.Errorf("removing the rules: %w", err)
-			}
-			fmt.Fprintln(cmd.OutOrStdout(), "no rules of redial are left")
-			return nil
+			return cleanup(cmd.Context(), cmd.OutOrStdout(), opts)
 		},
 	}
 	opts.addIPTablesFlags(cmd.Flags())
 	return cmd
+}
+
+func cleanup(ctx context.Context, out io.Writer, opts *options) error {
+	unlock, err := lockSteering()
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	log, err := opts.logger()
+	if err != nil {
+		return err
+	}
+	log.Logger.SetLevel(logrus.WarnLevel)
+	rules, err := opts.rules(log)
+	if err != nil {
+		return err
+	}
+	if err := rules.Cleanup(ctx); err != nil {
+		return fmt.Errorf("removing the rules: %w", err)
+	}
+	_, err = fmt.Fprintln(out, "no rules of redial are left")
+	return err
 }

@@ -38,6 +38,10 @@ var mayImport = map[string][]string{
 		"redial/config", "k8s.io/api/...", "k8s.io/apimachinery/...", "sigs.k8s.io/...",
 		"github.com/sirupsen/logrus", "github.com/fsnotify/fsnotify",
 	},
+	"redial/config/kubeproxy": {
+		"k8s.io/kube-proxy/config/...", "k8s.io/component-base/logs/api/v1", "k8s.io/apimachinery/...", "sigs.k8s.io/...",
+		"github.com/sirupsen/logrus", "github.com/fsnotify/fsnotify",
+	},
 }
 
 func TestImportsPointOneWay(t *testing.T) {

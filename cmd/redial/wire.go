@@ -10,7 +10,7 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"redial/config"
-	"redial/config/manifest"
+	"redial/config/kubeproxy"
 	"redial/iptables"
 	"redial/proxy"
 	"redial/proxy/admin"
@@ -25,7 +25,7 @@ type node struct {
 	started time.Time
 	fds     int
 	tracker *config.Tracker
-	source  *manifest.Source
+	source  serviceSource
 	rules   *iptables.Rules // nil without interception
 	relay   *relay.Relay
 	proxier *proxy.Proxier
@@ -33,6 +33,9 @@ type node struct {
 
 // run serves until ctx ends, then drains. An error is one of starting, or of a part that cannot go on.
 func run(ctx context.Context, opts *options) error {
+	if err := opts.checkSource(); err != nil {
+		return err
+	}
 	log, err := opts.logger()
 	if err != nil {
 		return err
@@ -61,6 +64,8 @@ func run(ctx context.Context, opts *options) error {
 		unlock()
 		return err
 	}
+	// After the rules' first use, which loads the module that most settings are of.
+	opts.prepareProcess("/", log)
 	parts, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	var running sync.WaitGroup
@@ -76,6 +81,9 @@ func run(ctx context.Context, opts *options) error {
 	start(func(ctx context.Context) error {
 		return admin.Serve(ctx, socket, func() any { return n.status() })
 	})
+	if opts.configFile != "" {
+		start(func(ctx context.Context) error { return kubeproxy.Watch(ctx, opts.configFile, opts.content, log) })
+	}
 	<-parts.Done()
 	running.Wait()
 	// From here on, whoever comes next may steer.
@@ -84,15 +92,28 @@ func run(ctx context.Context, opts *options) error {
 	if n.proxier.Status().Sync.Syncs > 0 {
 		n.drain()
 	}
-	if err := context.Cause(parts); !errors.Is(err, context.Canceled) {
+	switch err := context.Cause(parts); {
+	case errors.Is(err, context.Canceled):
+		return nil
+	case errors.Is(err, kubeproxy.ErrChanged):
+		log.WithField("file", opts.configFile).Info("the configuration file has changed: ending, to be started again with it")
+		return nil
+	default:
 		return err
 	}
-	return nil
 }
 
 func wire(opts *options, log *logrus.Entry, fds int) (*node, error) {
-	n := &node{opts: opts, log: log, started: time.Now(), fds: fds, tracker: config.NewTracker(config.Options{})}
-	n.source = manifest.New(opts.manifests, n.tracker, log)
+	n := &node{opts: opts, log: log, started: time.Now(), fds: fds}
+	n.tracker = config.NewTracker(config.Options{
+		Node:               config.Node{Name: opts.nodeName},
+		ServiceProxyName:   opts.serviceProxyName,
+		DisableExternalIPs: opts.disableExternalIPs,
+	})
+	var err error
+	if n.source, err = newSource(opts, n.tracker, log); err != nil {
+		return nil, err
+	}
 	var interceptor intercept.Interceptor
 	mark := opts.mark
 	switch opts.interception {
@@ -121,7 +142,7 @@ func wire(opts *options, log *logrus.Entry, fds int) (*node, error) {
 		Interceptor:   interceptor,
 		Relay:         n.relay,
 		Ports:         opts.ports,
-		MinSyncPeriod: opts.minSyncPeriod,
+		MinSyncPeriod: max(opts.minSyncPeriod, time.Nanosecond), // 0 is for its default
 		SyncPeriod:    opts.syncPeriod,
 		Log:           log,
 	})

@@ -1,0 +1,125 @@
+package main
+
+import (
+	"net/netip"
+	"time"
+
+	"github.com/sirupsen/logrus"
+	"github.com/spf13/pflag"
+
+	"redial/iptables"
+	"redial/proxy/intercept"
+)
+
+// steeringOptions say how traffic gets to the proxy.
+type steeringOptions struct {
+	interception   string
+	proxyMode      string
+	iptablesMode   string
+	iptablesTarget string
+	lockWait       time.Duration
+	minSyncPeriod  time.Duration // 0: none
+	syncPeriod     time.Duration
+	mark           uint32
+	portRange      string
+	bindAddresses  []string
+
+	bind4, bind6 netip.Addr          // from bindAddresses
+	ports        intercept.PortRange // from portRange
+}
+
+const (
+	interceptIPTables = "iptables"
+	interceptNone     = "none"
+)
+
+// defaultPortRange is above the kernel's ephemeral ports (32768-60999) and the NodePorts (30000-32767).
+const defaultPortRange = "61000-65535"
+
+func defaultSteeringOptions() steeringOptions {
+	return steeringOptions{
+		interception:   interceptIPTables,
+		iptablesMode:   "auto",
+		iptablesTarget: "auto",
+		lockWait:       30 * time.Second,
+		minSyncPeriod:  100 * time.Millisecond,
+		syncPeriod:     5 * time.Second,
+		// One bit that neither kube-proxy (0x4000, 0x8000), Calico (0xffff0000), Cilium (0x0f00), Tailscale (0xff0000)
+		// nor Istio (0x539) uses.
+		mark:      0x2000,
+		portRange: defaultPortRange,
+	}
+}
+
+func (o *steeringOptions) addFlags(f *pflag.FlagSet) {
+	f.StringVar(&o.interception, "interception", o.interception, "how traffic reaches the proxy: iptables (REDIRECT rules), or none (only the proxy ports are listened on; needs no privileges)")
+	f.StringVar(&o.proxyMode, "proxy-mode", o.proxyMode, "kube-proxy's flag: userspace or empty, which is what redial is")
+	o.addIPTablesFlags(f)
+	f.StringVar(&o.iptablesTarget, "iptables-target", o.iptablesTarget, "redirect, dnat (to the node's own address: for interfaces without an address), or auto")
+	f.DurationVar(&o.minSyncPeriod, "iptables-min-sync-period", o.minSyncPeriod, "least time between two writes of rules (kube-proxy: 1s); 0: every change is written at once")
+	f.DurationVar(&o.syncPeriod, "iptables-sync-period", o.syncPeriod, "how often the rules are checked, and repaired if somebody else changed them (kube-proxy: 30s)")
+	f.Uint32Var(&o.mark, "mark", o.mark, "mark (SO_MARK) on the proxy's own connections, by which the rules leave them alone")
+	f.StringVar(&o.portRange, "proxy-port-range", o.portRange, "ports that the proxy listens on, one per Service port and family: FIRST-LAST, FIRST+COUNT or PORT; nothing else on the node may listen there; empty or 0-0: the default")
+	f.StringSliceVar(&o.bindAddresses, "proxy-bind-address", o.bindAddresses, "with --interception none: addresses to listen on, one per family (default 127.0.0.1,::1)")
+}
+
+func (o *steeringOptions) addIPTablesFlags(f *pflag.FlagSet) {
+	f.StringVar(&o.iptablesMode, "iptables-mode", o.iptablesMode, "nft, legacy, or auto (where the node's rules are)")
+	f.DurationVar(&o.lockWait, "iptables-lock-wait", o.lockWait, "how long to wait for the lock that iptables commands share")
+}
+
+func (o *options) validateSteering(c *complaints) {
+	c.oneOf("interception", o.interception, interceptIPTables, interceptNone)
+	switch o.proxyMode {
+	case "", "userspace":
+	case "iptables", "ipvs", "nftables", "kernelspace":
+		c.add("--proxy-mode %s: redial relays connections in userspace and nothing else: leave the mode out (in a file, mode: \"\") or say userspace, or run kube-proxy if you need %s", o.proxyMode, o.proxyMode)
+	default:
+		c.add("--proxy-mode %q: want userspace, or leave it out", o.proxyMode)
+	}
+	c.oneOf("iptables-mode", o.iptablesMode, "auto", "nft", "legacy")
+	c.oneOf("iptables-target", o.iptablesTarget, "auto", "redirect", "dnat")
+	c.positive("iptables-lock-wait", o.lockWait)
+	c.notNegative("iptables-min-sync-period", o.minSyncPeriod)
+	c.positive("iptables-sync-period", o.syncPeriod)
+	if o.minSyncPeriod > o.syncPeriod {
+		if o.given("iptables-sync-period") {
+			c.add("--iptables-sync-period %s: must not be less than --iptables-min-sync-period %s", o.syncPeriod, o.minSyncPeriod)
+		} else {
+			o.syncPeriod = o.minSyncPeriod
+		}
+	}
+	if o.interception == interceptIPTables && o.mark == 0 {
+		c.add("--mark 0: the rules need a mark to let the proxy's own connections pass")
+	}
+	switch o.portRange {
+	case "", "0", "0-0": // kube-proxy's ways to say that it may choose
+		o.portRange = defaultPortRange
+	}
+	var err error
+	if o.ports, err = intercept.ParsePortRange(o.portRange); err != nil {
+		c.add("--proxy-port-range: %w", err)
+	}
+	for _, s := range o.bindAddresses {
+		a, err := netip.ParseAddr(s)
+		switch {
+		case err != nil:
+			c.add("--proxy-bind-address: %w", err)
+		case a.Unmap().Is4():
+			o.bind4 = a.Unmap()
+		default:
+			o.bind6 = a
+		}
+	}
+}
+
+func (o *options) rules(log *logrus.Entry) (*iptables.Rules, error) {
+	return iptables.New(iptables.Config{
+		Mode:       iptables.Mode(o.iptablesMode),
+		Target:     iptables.Target(o.iptablesTarget),
+		Mark:       o.mark,
+		ProxyPorts: o.ports,
+		LockWait:   o.lockWait,
+		Log:        log,
+	})
+}
