@@ -184,6 +184,6 @@ func TestEndsWhenItsFileChanges(t *testing.T) {
 	r := newInstance(t, dir, "--interception=none", "--config="+path)
 	r.start()
 	writeFile(t, path, fileHeader+"mode: userspace\n")
-	require.NoError(t, r.wait(), "%s", r.log)
+	require.Error(t, r.wait(), "so that a supervisor starts it again")
 	assert.Contains(t, r.log.String(), "the configuration file has changed")
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"sync"
 	"time"
@@ -96,8 +97,8 @@ func run(ctx context.Context, opts *options) error {
 	case errors.Is(err, context.Canceled):
 		return nil
 	case errors.Is(err, kubeproxy.ErrChanged):
-		log.WithField("file", opts.configFile).Info("the configuration file has changed: ending, to be started again with it")
-		return nil
+		// An error, as in kube-proxy, since units with Restart=on-failure are around.
+		return fmt.Errorf("%s: %w: ending, to be started again with it", opts.configFile, err)
 	default:
 		return err
 	}
