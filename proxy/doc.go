@@ -1,7 +1,8 @@
 // Package proxy turns what a cluster asks for into listeners, balancers and steering, and keeps them so.
 //
 // A [Proxier] follows a config.Tracker. A change of endpoints swaps the immutable view of the balancers concerned and,
-// where the usable set became empty or stopped being so, closes or opens a socket: no rule is written. A change of a
+// where the usable set became empty or stopped being so, closes or opens a socket: no rule is written, unless clients
+// should begin or stop to be dropped (below). A change of a
 // Service asks for a sync: the wanted frontends are planned by a pure function, missing ones are opened, the
 // Interceptor steers exactly these in one write per family, and only then is closed what is not wanted any more. What
 // goes wrong with one Service becomes a problem in its status and is tried again; the others do not notice. Between
@@ -10,9 +11,17 @@
 //	p := proxy.New(proxy.Config{Tracker: t, Interceptor: i, Relay: r, Ports: ports, Log: log})
 //	err := p.Run(ctx) // until ctx ends; rules and connections stay
 //
-// A frontend is one listening socket per Service port and family, with a balancer of its own. Its proxy
+// A frontend is one listening socket per Service port, family and pool of endpoints, with a balancer of its own. Its proxy
 // port stays the same as long as its name does, across changes of the Service and restarts of the process.
 //
-// Two goroutines: one takes changes, the other syncs. They share the frontends under one mutex, which is never held
+// Which frontend a client comes to is decided by rules, since for UDP nothing else tells how it came in. Traffic policies
+// Cluster need the frontend of the cluster's endpoints only. An internal policy Local sends the ClusterIP to the
+// frontend of the node's own endpoints. An external policy Local does so with NodePort, load balancer IPs and externalIPs,
+// except for clients on the node itself, who get what Cluster would give. Where only other nodes have usable endpoints,
+// the frontend of this node's drops, by rule; where nobody has any, every frontend refuses. The two frontends of a port
+// share nothing: session affinity holds for each by itself, so that a client that uses both a ClusterIP and a NodePort
+// may have two backends.
+//
+// Two goroutines: one takes changes and hands out health checks, the other syncs. They share the frontends under one mutex, which is never held
 // while rules are written, so that a stuck iptables lock does not delay endpoints. The data path takes neither.
 package proxy

@@ -14,7 +14,7 @@ import (
 	"redial/proxy/relay"
 )
 
-// frontend is where the clients of one Service port arrive, in one family.
+// frontend is where clients of one Service port arrive, in one family and for one pool of endpoints.
 type frontend struct {
 	key       frontendKey
 	port      uint16 // the proxy port; all listeners have it unless they listen on a VIP itself
@@ -22,6 +22,15 @@ type frontend struct {
 	listeners map[netip.AddrPort]listener
 	vips      []vip // those steered here since the last successful sync
 	open      bool
+	// behind is what the balancer was told last, of a frontend that may have to drop.
+	behind balancer.Config
+	// drops means that clients are to be dropped without an answer, not refused: the pool is the node's and has no usable
+	// endpoint, and others have. A load balancer's clients, whom it sent here by an outdated health check, then try again
+	// and arrive elsewhere; a reset they would take for the answer.
+	drops bool
+	// asked is what drops was when the bindings of the latest sync were made, and dropped what it was for the last one
+	// that succeeded.
+	asked, dropped bool
 	// broken is why the frontend has to be opened anew, on another port.
 	broken error
 }
@@ -70,11 +79,41 @@ func (f *frontend) keep(addrs []netip.AddrPort) {
 	}
 }
 
-// update takes new endpoints in. It does not touch the listening sockets unless the usable set becomes empty or stops being
-// so.
-func (f *frontend) update(port *config.ServicePort, log *logrus.Entry) {
-	usable := config.Usable(port.Endpoints, f.key.family, config.ClusterPool, config.Node{})
-	f.balancer.Update(balancer.Config{Backends: usable, Affinity: port.Affinity})
+// update takes new endpoints in, and reports whether clients should begin or stop to be dropped, which takes rules. It
+// does not touch the listening sockets unless the usable set becomes empty or stops being so.
+//
+// A frontend that begins to drop goes on with the backends it had until [frontend.settle]: emptied now, it would reset the
+// clients that come before the rule is written. A pod that is just leaving often still answers, and where it does not,
+// nothing is worse. Giving those clients the endpoints of other nodes would be kinder still, but what the policy Local
+// forbids.
+func (f *frontend) update(port *config.ServicePort, node config.Node, log *logrus.Entry) (flipped bool) {
+	usable := config.Usable(port.Endpoints, f.key.family, f.key.pool, node)
+	before := f.drops
+	f.drops = f.key.pool == config.LocalPool && len(usable) == 0 &&
+		len(config.Usable(port.Endpoints, f.key.family, config.ClusterPool, node)) > 0
+	if f.drops && f.open {
+		f.behind.Affinity = port.Affinity
+		f.balancer.Update(f.behind)
+	} else {
+		f.apply(balancer.Config{Backends: usable, Affinity: port.Affinity}, log)
+	}
+	return f.drops != before
+}
+
+// settle follows a successful sync: what is dropped by now has no use for backends.
+func (f *frontend) settle(log *logrus.Entry) {
+	f.dropped = f.asked
+	if f.dropped && f.drops && f.open {
+		f.apply(balancer.Config{Affinity: f.behind.Affinity}, log)
+	}
+}
+
+func (f *frontend) apply(behind balancer.Config, log *logrus.Entry) {
+	if f.key.pool == config.LocalPool {
+		f.behind = behind
+	}
+	usable := behind.Backends
+	f.balancer.Update(behind)
 	for _, l := range f.listeners {
 		if udp, ok := l.(*relay.UDPListener); ok {
 			udp.Retain(usable)
@@ -88,10 +127,13 @@ func (f *frontend) update(port *config.ServicePort, log *logrus.Entry) {
 	if len(f.listeners) == 0 {
 		return // not opened yet: that will be the news
 	}
-	log = log.WithFields(logrus.Fields{"service": f.key.name, "family": f.key.family})
-	if open {
+	log = log.WithFields(f.key.fields())
+	switch {
+	case open:
 		log.WithField("backends", len(usable)).Info("clients are served")
-	} else {
+	case f.drops:
+		log.Info("no usable backend on this node: clients are dropped")
+	default:
 		log.Info("no usable backend: clients are refused")
 	}
 	for _, l := range f.listeners {
@@ -101,6 +143,11 @@ func (f *frontend) update(port *config.ServicePort, log *logrus.Entry) {
 			log.WithError(err).Warn("proxy port lost, moving to another one")
 		}
 	}
+}
+
+// fields name a frontend in the log.
+func (k frontendKey) fields() logrus.Fields {
+	return logrus.Fields{"service": k.name, "family": k.family, "pool": k.pool}
 }
 
 // close stops accepting. Connections that are live go on.

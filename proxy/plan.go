@@ -2,7 +2,6 @@ package proxy
 
 import (
 	"cmp"
-	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
@@ -14,18 +13,30 @@ import (
 // frontendKey identifies a frontend: one listener and one balancer.
 type frontendKey struct {
 	name   config.ServicePortName
+	pool   config.Pool
 	family config.Family
 }
 
 func (k frontendKey) compare(o frontendKey) int {
-	return cmp.Or(k.name.Compare(o.name), cmp.Compare(k.family, o.family))
+	return cmp.Or(k.name.Compare(o.name), cmp.Compare(k.family, o.family), cmp.Compare(k.pool, o.pool))
 }
 
-// vip is a VIP and what kind of address it is to the user.
+// vip is a VIP as one frontend has it.
 type vip struct {
 	intercept.VIP
-	kind string
+	kind string // what kind of address it is to the user
+	from string // which of its clients come to this frontend
+	// sources are the clients that are let in; nil means everybody, an empty list nobody.
+	sources []netip.Prefix
 }
+
+// The clients of a VIP that come to one frontend. An external traffic policy Local splits them between two: those on this
+// node have what the policy Cluster gives, since it is for choosing among nodes, and they have not chosen this one.
+const (
+	fromAnywhere  = ""
+	fromNode      = "node"      // this node's own processes, and its pods as far as [Config.LocalPods] tells them
+	fromElsewhere = "elsewhere" // all others
+)
 
 // The kinds, as they appear in status.
 const (
@@ -43,28 +54,11 @@ type owners map[intercept.VIP]config.ServicePortName
 
 // plan is what there should be.
 type plan struct {
-	// frontends that should exist, each with its VIPs in order.
+	// frontends that should exist, each with its VIPs in order. A VIP whose clients are split is with both.
 	frontends map[frontendKey][]vip
 	owners    owners
 	problems  problems
 }
-
-// problems of Services, in the order in which they were found.
-type problems map[config.ServiceName][]config.Problem
-
-func (p problems) add(name config.ServicePortName, reason, format string, args ...any) {
-	p[name.Service] = append(p[name.Service], config.Problem{
-		Port: name.Port, Reason: reason, Message: fmt.Sprintf(format, args...),
-	})
-}
-
-// The reasons that planning and syncing add to those of package config.
-const (
-	ReasonUnsupportedProtocol = "UnsupportedProtocol"
-	ReasonAddressConflict     = "AddressConflict"
-	ReasonListenFailed        = "ListenFailed"
-	ReasonSteeringFailed      = "SteeringFailed"
-)
 
 // buildPlan decides which frontends there should be and which VIPs each one has. It is a function of its arguments. A VIP
 // that two Service ports ask for stays with the one that has it, according to current; where none has, the older
@@ -87,13 +81,28 @@ func buildPlan(wanted services, current owners) plan {
 				continue
 			}
 			p.owners[v.VIP] = port.Name
-			key := frontendKey{port.Name, config.FamilyOf(v.Addr)}
-			if !slices.ContainsFunc(p.frontends[key], func(o vip) bool { return o.VIP == v.VIP }) {
-				p.frontends[key] = append(p.frontends[key], v)
-			}
+			p.give(port, v)
 		}
 	}
 	return p
+}
+
+// give hands a VIP to the frontends that its clients should come to. Frontends come into being by this.
+func (p *plan) give(port *config.ServicePort, v vip) {
+	cluster := frontendKey{port.Name, config.ClusterPool, config.FamilyOf(v.Addr)}
+	local := cluster
+	local.pool = config.LocalPool
+	switch {
+	case v.kind == kindClusterIP && port.InternalLocal:
+		p.frontends[local] = append(p.frontends[local], v)
+	case v.kind != kindClusterIP && port.ExternalLocal:
+		v.from = fromElsewhere
+		p.frontends[local] = append(p.frontends[local], v)
+		v.from = fromNode
+		fallthrough
+	default:
+		p.frontends[cluster] = append(p.frontends[cluster], v)
+	}
 }
 
 // supportedPorts lists the ports that can be served, of older Services first, and notes a problem for the others.
@@ -103,7 +112,7 @@ func supportedPorts(wanted services, problems problems) []*config.ServicePort {
 		for i := range s.Ports {
 			port := &s.Ports[i]
 			if _, ok := protocols[port.Name.Protocol]; !ok {
-				problems.add(port.Name, ReasonUnsupportedProtocol, "%s is not relayed: the port is not served", port.Name.Protocol)
+				problems.add(port.Name, ReasonUnsupportedProtocol, "%s is not relayed and the port not served: use TCP or UDP, or a headless Service, which needs no proxy", port.Name.Protocol)
 				continue
 			}
 			ports = append(ports, port)
@@ -121,22 +130,48 @@ func inOrder(wanted services) []*config.Service {
 	})
 }
 
+// vipsOf lists the VIPs of a port, each once. What is both an externalIP and a load balancer IP keeps the source ranges
+// of the latter: whoever restricts an address does not mean to leave a way around.
 func vipsOf(port *config.ServicePort) []vip {
 	var vips []vip
-	add := func(kind string, number uint16, addrs ...netip.Addr) {
+	add := func(kind string, number uint16, ranges []netip.Prefix, addrs ...netip.Addr) {
 		for _, a := range addrs {
-			vips = append(vips, vip{intercept.VIP{Addr: a, Port: number, Protocol: protocols[port.Name.Protocol]}, kind})
+			v := vip{
+				VIP:  intercept.VIP{Addr: a, Port: number, Protocol: protocols[port.Name.Protocol]},
+				kind: kind, sources: ofFamily(ranges, config.FamilyOf(a)),
+			}
+			i := slices.IndexFunc(vips, func(o vip) bool { return o.VIP == v.VIP })
+			switch {
+			case i < 0:
+				vips = append(vips, v)
+			case vips[i].kind == kindExternalIP:
+				vips[i].sources = v.sources
+			}
 		}
 	}
-	add(kindClusterIP, port.Port, port.ClusterIPs...)
-	add(kindExternalIP, port.Port, port.ExternalIPs...)
-	add(kindLoadBalancer, port.Port, port.LoadBalancerIPs...)
+	add(kindClusterIP, port.Port, nil, port.ClusterIPs...)
+	add(kindExternalIP, port.Port, nil, port.ExternalIPs...)
+	add(kindLoadBalancer, port.Port, port.SourceRanges, port.LoadBalancerIPs...)
 	if port.NodePort != 0 {
 		for _, f := range port.NodePortFamilies {
-			add(kindNodePort, port.NodePort, anyAddr(f))
+			add(kindNodePort, port.NodePort, nil, anyAddr(f))
 		}
 	}
 	return vips
+}
+
+// ofFamily keeps the ranges of one family. Ranges of the other family alone leave nobody, not everybody.
+func ofFamily(ranges []netip.Prefix, family config.Family) []netip.Prefix {
+	if ranges == nil {
+		return nil
+	}
+	of := []netip.Prefix{}
+	for _, r := range ranges {
+		if config.FamilyOf(r.Addr()) == family {
+			of = append(of, r)
+		}
+	}
+	return of
 }
 
 func anyAddr(f config.Family) netip.Addr {
@@ -152,4 +187,16 @@ func sameShape(a, b *config.Service) bool {
 		return (a == nil || len(a.Ports) == 0) && (b == nil || len(b.Ports) == 0)
 	}
 	return a.Created.Equal(b.Created) && slices.EqualFunc(a.Ports, b.Ports, config.ServicePort.SameFrontend)
+}
+
+// sameEndpoints reports whether a and b, if they have the same ports, have the same endpoints behind them.
+func sameEndpoints(a, b *config.Service) bool {
+	var none config.Service
+	if a == nil {
+		a = &none
+	}
+	if b == nil {
+		b = &none
+	}
+	return slices.EqualFunc(a.Ports, b.Ports, func(a, b config.ServicePort) bool { return slices.Equal(a.Endpoints, b.Endpoints) })
 }

@@ -31,7 +31,7 @@ func newAllocator(ports intercept.PortRange) *allocator {
 }
 
 // candidates yields the free ports for a frontend, the preferred one first. Both families of a Service port prefer the
-// same one.
+// same one; its pools differ.
 func (a *allocator) candidates(key frontendKey) iter.Seq[uint16] {
 	return func(yield func(uint16) bool) {
 		size := a.ports.Size()
@@ -40,6 +40,9 @@ func (a *allocator) candidates(key frontendKey) iter.Seq[uint16] {
 		}
 		h := fnv.New64a()
 		fmt.Fprint(h, key.name)
+		if key.pool == config.LocalPool {
+			fmt.Fprint(h, " local")
+		}
 		start := int(h.Sum64() % uint64(size))
 		for i := range size {
 			port := a.ports.First + uint16((start+i)%size)

@@ -19,7 +19,7 @@ func portOf(a *allocator, key frontendKey) (uint16, bool) {
 }
 
 func key(service string, family config.Family) frontendKey {
-	return frontendKey{name(service, "http"), family}
+	return frontendKey{name(service, "http"), config.ClusterPool, family}
 }
 
 func TestAllocatorOfAnEmptyRange(t *testing.T) {
@@ -79,4 +79,17 @@ func TestAllocatorGivesBothFamiliesOnePort(t *testing.T) {
 		assert.NotContains(t, a.used, a.key(udp, port), "TCP and UDP do not share")
 		break
 	}
+}
+
+// The cluster's frontend and the node's do not depend on which of them exists.
+func TestAllocatorKeepsPoolsApart(t *testing.T) {
+	r := intercept.PortRange{First: 61000, Last: 65535}
+	ours := key("a", config.IPv4)
+	ours.pool = config.LocalPool
+	alone, _ := portOf(newAllocator(r), ours)
+	both := newAllocator(r)
+	cluster, _ := portOf(both, key("a", config.IPv4))
+	beside, _ := portOf(both, ours)
+	assert.Equal(t, alone, beside)
+	assert.NotEqual(t, cluster, beside)
 }

@@ -23,7 +23,19 @@ type Config struct {
 	MinSyncPeriod time.Duration
 	// SyncPeriod is how often the rules are checked when nothing changes. 0: 5s.
 	SyncPeriod time.Duration
-	Log        *logrus.Entry
+	// NodePortAddresses are where NodePorts are open. The zero value means at all addresses of the node.
+	NodePortAddresses NodePortAddresses
+	// NoLocalhostNodePorts closes NodePorts at loopback addresses.
+	NoLocalhostNodePorts bool
+	// LocalPods tell the node's own pods.
+	LocalPods LocalPods
+	// HealthChecks answers healthCheckNodePorts. Nil: nobody does.
+	HealthChecks HealthChecks
+	// Report is called once for each problem when it appears. It must neither block nor call the Proxier. May be nil.
+	Report func(config.ServiceName, config.Problem)
+	// Observer may be nil.
+	Observer Observer
+	Log      *logrus.Entry
 }
 
 // checkShare bounds the cost of looking after the rules to half a percent of one core.
@@ -31,11 +43,16 @@ const checkShare = 200
 
 // Proxier keeps listeners and steering as the Tracker says.
 type Proxier struct {
-	cfg    Config
-	log    *logrus.Entry
-	runner runner
+	cfg     Config
+	log     *logrus.Entry
+	runner  runner
+	started time.Time
+	synced  chan struct{}
+	// healthCheckRetry is how long after a failure health checks are tried again.
+	healthCheckRetry time.Duration
 
 	mu        sync.Mutex // guards what follows; never held while rules are written
+	node      config.Node
 	wanted    services
 	frontends map[frontendKey]*frontend
 	ports     *allocator
@@ -43,6 +60,14 @@ type Proxier struct {
 	problems  problems // of planning and syncing
 	logged    problems // all, as they were logged last
 	sync      SyncStatus
+	closed    bool    // NodePorts are, for want of an address
+	full      bool    // the next sync assumes nothing of what is in force
+	queued    pending // since the last sync began
+	syncing   pending // from before
+
+	checks        map[config.ServiceName]HealthCheck
+	checksChanged bool     // since they were handed over
+	checkProblems problems // of answering them
 }
 
 // New returns a Proxier that has done nothing yet.
@@ -54,8 +79,15 @@ func New(cfg Config) *Proxier {
 		cfg.SyncPeriod = 5 * time.Second
 	}
 	p := &Proxier{
-		cfg:       cfg,
-		log:       cfg.Log,
+		cfg:     cfg,
+		log:     cfg.Log,
+		started: time.Now(),
+		synced:  make(chan struct{}),
+
+		healthCheckRetry: 5 * time.Second,
+
+		full:      true,
+		checks:    map[config.ServiceName]HealthCheck{},
 		wanted:    services{},
 		frontends: map[frontendKey]*frontend{},
 		ports:     newAllocator(cfg.Ports),
@@ -80,55 +112,86 @@ func New(cfg Config) *Proxier {
 func (p *Proxier) Run(ctx context.Context) error {
 	var running sync.WaitGroup
 	running.Go(func() { p.runner.loop(ctx) })
+	// Load balancers are not invited before the first rules are there.
+	synced := p.synced
+	var retry <-chan time.Time
 	for {
+		again := false
 		select {
 		case <-ctx.Done():
 			running.Wait()
 			return nil
 		case <-p.cfg.Tracker.Changed():
-			p.take(p.cfg.Tracker.Take())
+			p.take(p.cfg.Tracker.Take(), p.cfg.Tracker.Node())
+		case <-synced:
+			synced = nil
+		case <-retry:
+			again, retry = true, nil
+		}
+		if synced == nil && p.answerHealthChecks(again) && retry == nil {
+			retry = time.After(p.healthCheckRetry)
 		}
 	}
 }
 
 // take applies what can be applied at once, and asks for a sync where that is not enough.
-func (p *Proxier) take(changes config.Changes) {
+func (p *Proxier) take(changes config.Changes, node config.Node) {
 	if changes == nil {
 		return
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	reshaped := p.sync.Syncs == 0 // the first sync also removes what an earlier run left
-	for name, s := range changes {
-		if !sameShape(p.wanted[name], s) {
-			reshaped = true
+	resync := p.sync.Syncs == 0 // the first sync also removes what an earlier run left
+	if !p.node.Equal(node) {
+		p.node = node
+		resync = true // its addresses are where NodePorts are open
+		for name, s := range p.wanted {
+			p.updateFrontends(s)
+			p.checkHealth(name, s)
 		}
-		if s == nil {
-			delete(p.wanted, name)
-		} else {
-			p.wanted[name] = s
-			if p.updateFrontends(s) {
-				reshaped = true
-			}
-		}
-		p.logProblems(name)
 	}
-	if reshaped {
-		p.runner.ask()
+	for name, s := range changes {
+		if p.takeService(name, s) {
+			resync = true
+		}
+	}
+	if resync {
+		p.ask()
 	}
 }
 
-// updateFrontends hands new endpoints to the frontends of s that exist, and reports whether one has to be opened anew.
-func (p *Proxier) updateFrontends(s *config.Service) (broken bool) {
+// takeService takes one Service in, or out if it is nil, and reports whether that needs a sync.
+func (p *Proxier) takeService(name config.ServiceName, s *config.Service) (resync bool) {
+	old := p.wanted[name]
+	resync = !sameShape(old, s)
+	if s == nil {
+		delete(p.wanted, name)
+	} else {
+		p.wanted[name] = s
+		if p.updateFrontends(s) {
+			resync = true
+		}
+	}
+	p.observe(name, old, s, resync)
+	p.checkHealth(name, s)
+	p.logProblems(name)
+	return resync
+}
+
+// updateFrontends hands new endpoints to the frontends of s that exist, and reports whether that needs a sync: one has to
+// be opened anew, or begins or stops to drop clients.
+func (p *Proxier) updateFrontends(s *config.Service) (resync bool) {
 	for i := range s.Ports {
 		for _, family := range config.Families {
-			if f, ok := p.frontends[frontendKey{s.Ports[i].Name, family}]; ok {
-				f.update(&s.Ports[i], p.log)
-				broken = broken || f.broken != nil
+			for _, pool := range []config.Pool{config.ClusterPool, config.LocalPool} {
+				if f, ok := p.frontends[frontendKey{s.Ports[i].Name, pool, family}]; ok {
+					flipped := f.update(&s.Ports[i], p.node, p.log)
+					resync = resync || flipped || f.broken != nil
+				}
 			}
 		}
 	}
-	return broken
+	return resync
 }
 
 // servicePort returns the wanted port of a name; nil if there is none.

@@ -36,7 +36,7 @@ type recorder struct {
 
 	mu       sync.Mutex
 	busy     bool
-	commits  [][]intercept.Binding
+	commits  []intercept.State
 	fail     func([]intercept.Binding) error // decides what the next Commits return
 	tampered bool                            // Verify finds the rules changed, until the next Commit
 }
@@ -52,13 +52,19 @@ func (r *recorder) Commit(_ context.Context, want intercept.State) error {
 		if b.VIP.Protocol != intercept.TCP {
 			continue
 		}
-		c, err := net.Dial("tcp", b.Listen.String())
-		if err == nil {
-			c.Close()
+		for _, to := range []netip.AddrPort{b.Listen, b.Local} {
+			if !to.IsValid() {
+				continue // dropped, or for everybody the same
+			}
+			c, err := net.Dial("tcp", to.String())
+			if err == nil {
+				c.Close()
+			}
+			// A reset comes from a proxy that found no backend.
+			assert.False(r.t, err != nil && !errors.Is(err, syscall.ECONNREFUSED) && !errors.Is(err, syscall.ECONNRESET), "steering to %s: %v", to, err)
 		}
-		assert.False(r.t, err != nil && !errors.Is(err, syscall.ECONNREFUSED), "steering to %s: %v", b.Listen, err)
 	}
-	r.commits = append(r.commits, bindings)
+	r.commits = append(r.commits, want)
 	if r.fail != nil {
 		return r.fail(bindings)
 	}
@@ -83,7 +89,7 @@ func (r *recorder) steered() []string {
 	defer r.mu.Unlock()
 	var out []string
 	if len(r.commits) > 0 {
-		for _, b := range r.commits[len(r.commits)-1] {
+		for _, b := range r.commits[len(r.commits)-1].Bindings {
 			out = append(out, fmt.Sprintf("%s %s", b.VIP, b.Owner))
 		}
 	}
@@ -102,21 +108,27 @@ type rig struct {
 	t       *testing.T
 	tracker *config.Tracker
 	rec     *recorder
+	marks   int // of settled
 }
 
 var testPorts = intercept.PortRange{First: 62000, Last: 62999}
 
-func start(t *testing.T, ports intercept.PortRange) *rig {
+func start(t *testing.T, ports intercept.PortRange, change ...func(*Config)) *rig {
 	t.Helper()
 	log := logrus.New()
 	log.SetOutput(io.Discard)
 	g := &rig{t: t, tracker: config.NewTracker(config.Options{}), rec: &recorder{t: t}}
 	r := relay.New(relay.Config{})
-	g.Proxier = New(Config{
+	cfg := Config{
 		Tracker: g.tracker, Interceptor: g.rec, Relay: r, Ports: ports,
 		MinSyncPeriod: time.Millisecond, SyncPeriod: 10 * time.Millisecond, Log: logrus.NewEntry(log),
-	})
+	}
+	for _, c := range change {
+		c(&cfg)
+	}
+	g.Proxier = New(cfg)
 	g.runner.retry, g.runner.share = 10*time.Millisecond, 1
+	g.healthCheckRetry = 10 * time.Millisecond
 	g.tracker.ServicesDelivered()
 	g.tracker.EndpointsDelivered()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -179,24 +191,7 @@ func (g *rig) endpoints(service, port string, addrs ...netip.AddrPort) {
 // backend answers every line with its name and the line.
 func backend(t *testing.T, name string) netip.AddrPort {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	t.Cleanup(func() { l.Close() })
-	go func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			go func() {
-				defer c.Close()
-				for in := bufio.NewScanner(c); in.Scan(); {
-					fmt.Fprintf(c, "%s %s\n", name, in.Text())
-				}
-			}()
-		}
-	}()
-	return l.Addr().(*net.TCPAddr).AddrPort()
+	return backendAt(t, name, "127.0.0.1")
 }
 
 func (g *rig) frontend(service, port string) (FrontendStatus, bool) {

@@ -26,6 +26,22 @@ type SyncStatus struct {
 	Last     time.Time     `json:"last"`     // begin of the last run; zero before the first
 	Took     time.Duration `json:"took"`     // nanoseconds
 	Error    string        `json:"error,omitempty"`
+
+	Queued          time.Time `json:"queued"`          // when a sync was asked for last; zero before the first
+	ServiceChanges  uint64    `json:"serviceChanges"`  // changes of Services so far
+	EndpointChanges uint64    `json:"endpointChanges"` // changes of a Service's endpoints so far
+	// Those of them that need rules which are not known to be written. Endpoints seldom do.
+	PendingServiceChanges  uint64 `json:"pendingServiceChanges"`
+	PendingEndpointChanges uint64 `json:"pendingEndpointChanges"`
+	// NoLocal counts the Service ports that this node drops, for each traffic policy that is Local.
+	NoLocal []NoLocal `json:"noLocal"`
+}
+
+// NoLocal counts Service ports with a traffic policy Local that have endpoints, but none on this node.
+type NoLocal struct {
+	Family   config.Family `json:"family"`
+	Internal int           `json:"internal"` // by spec.internalTrafficPolicy
+	External int           `json:"external"` // by spec.externalTrafficPolicy
 }
 
 // ServiceStatus is one Service.
@@ -46,31 +62,40 @@ type PortStatus struct {
 	Fronts   []FrontendStatus `json:"frontends"`
 }
 
-// FrontendStatus is one family's listener of a Service port.
+// FrontendStatus is one family's listener of a Service port, for one pool of endpoints.
 type FrontendStatus struct {
 	Family    config.Family   `json:"family"`
+	Pool      config.Pool     `json:"pool"`
 	ProxyPort uint16          `json:"proxyPort"`
 	Listen    []string        `json:"listen"`
 	VIPs      []VIPStatus     `json:"vips"`
-	Serving   bool            `json:"serving"` // false: clients are refused, there is no usable backend
+	Serving   bool            `json:"serving"` // false: there is no usable backend; clients are refused, or dropped where a VIP says so
 	Stats     relay.Stats     `json:"stats"`
 	Pins      int             `json:"pins"`      // clients held by session affinity
 	Evictions uint64          `json:"evictions"` // pins forgotten because there were too many
 	Backends  []BackendStatus `json:"backends"`
 }
 
-// VIPStatus is an address that is steered to a frontend. The address of a NodePort is empty: every address of the node.
+// VIPStatus is an address that is steered to a frontend. The address of a NodePort is empty: every address of the node
+// at which NodePorts are open.
 type VIPStatus struct {
 	Kind    string `json:"kind"`
 	Address string `json:"address,omitempty"`
 	Port    uint16 `json:"port"`
+	// From is which clients come to this frontend: "node" are those on this node, "elsewhere" all others, who have a
+	// frontend each with an external traffic policy Local. Empty means everybody.
+	From string `json:"from,omitempty"`
+	// Drops means that these clients get no answer: the policy is Local, and the usable endpoints are on other nodes.
+	Drops bool `json:"drops,omitempty"`
+	// Sources are the clients that are let in; null means everybody, an empty list nobody.
+	Sources []string `json:"sources"`
 }
 
 // The states a backend can be in.
 const (
 	StateReady       = "ready"
 	StateTerminating = "terminating" // still in use, for want of a ready one
-	StateUnused      = "unused"      // not ready, or terminating while others are ready
+	StateUnused      = "unused"      // not ready, or terminating while others are ready, or hinted to be for others
 )
 
 // BackendStatus is one endpoint.
@@ -90,7 +115,7 @@ type BackendStatus struct {
 func (p *Proxier) Status() Status {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	s := Status{Sync: p.sync, Services: []ServiceStatus{}}
+	s := Status{Sync: p.syncStatus(), Services: []ServiceStatus{}}
 	byPort := map[config.ServicePortName][]*frontend{}
 	for key, f := range p.frontends {
 		byPort[key.name] = append(byPort[key.name], f)
@@ -101,6 +126,36 @@ func (p *Proxier) Status() Status {
 	slices.SortFunc(s.Services, func(a, b ServiceStatus) int {
 		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
 	})
+	return s
+}
+
+// SyncStatus returns the part of the Status that is cheap to have.
+func (p *Proxier) SyncStatus() SyncStatus {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.syncStatus()
+}
+
+func (p *Proxier) syncStatus() SyncStatus {
+	s := p.sync
+	s.PendingServiceChanges = p.syncing.services + p.queued.services
+	s.PendingEndpointChanges = p.syncing.endpoints + p.queued.endpoints
+	for _, family := range config.Families {
+		count := NoLocal{Family: family}
+		for key, f := range p.frontends {
+			if key.family != family || !f.dropped {
+				continue
+			}
+			internal := func(v vip) bool { return v.kind == kindClusterIP }
+			if slices.ContainsFunc(f.vips, internal) {
+				count.Internal++
+			}
+			if slices.ContainsFunc(f.vips, func(v vip) bool { return !internal(v) }) {
+				count.External++
+			}
+		}
+		s.NoLocal = append(s.NoLocal, count)
+	}
 	return s
 }
 
@@ -118,16 +173,16 @@ func (p *Proxier) serviceStatus(svc *config.Service, fronts map[config.ServicePo
 		fs := fronts[port.Name]
 		slices.SortFunc(fs, func(a, b *frontend) int { return a.key.compare(b.key) })
 		for _, f := range fs {
-			ps.Fronts = append(ps.Fronts, f.status(port))
+			ps.Fronts = append(ps.Fronts, f.status(port, p.node))
 		}
 		s.Ports = append(s.Ports, ps)
 	}
 	return s
 }
 
-func (f *frontend) status(port *config.ServicePort) FrontendStatus {
+func (f *frontend) status(port *config.ServicePort, node config.Node) FrontendStatus {
 	s := FrontendStatus{
-		Family: f.key.family, ProxyPort: f.port, Serving: f.open, Stats: f.stats(),
+		Family: f.key.family, Pool: f.key.pool, ProxyPort: f.port, Serving: f.open, Stats: f.stats(),
 		Pins: f.balancer.Pins(), Evictions: f.balancer.Evictions(),
 		Listen: []string{}, VIPs: []VIPStatus{}, Backends: []BackendStatus{},
 	}
@@ -135,7 +190,13 @@ func (f *frontend) status(port *config.ServicePort) FrontendStatus {
 		s.Listen = append(s.Listen, addr.String())
 	}
 	for _, v := range f.vips {
-		vs := VIPStatus{Kind: v.kind, Port: v.Port}
+		vs := VIPStatus{Kind: v.kind, Port: v.Port, From: v.from, Drops: f.dropped}
+		if v.sources != nil {
+			vs.Sources = []string{}
+			for _, r := range v.sources {
+				vs.Sources = append(vs.Sources, r.String())
+			}
+		}
 		if !v.NodePort() {
 			vs.Address = v.Addr.String()
 		}
@@ -146,7 +207,8 @@ func (f *frontend) status(port *config.ServicePort) FrontendStatus {
 		counts[b.Addr] = b
 	}
 	for _, e := range port.Endpoints {
-		if config.FamilyOf(e.Addr.Addr()) == f.key.family {
+		local := node.Name != "" && e.NodeName == node.Name
+		if config.FamilyOf(e.Addr.Addr()) == f.key.family && (local || f.key.pool != config.LocalPool) {
 			b, used := counts[e.Addr]
 			s.Backends = append(s.Backends, backendStatus(e, b, used))
 		}

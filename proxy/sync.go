@@ -30,10 +30,11 @@ func (p *Proxier) step(ctx context.Context, asked bool) error {
 		}
 		p.log.Warn("the rules were changed by somebody else, writing them again")
 		p.mu.Lock()
+		defer p.mu.Unlock()
 		p.sync.Repairs++
-		p.mu.Unlock()
+		p.full = true
 		// As a run of its own: what repairing costs must not put off the next look.
-		p.runner.ask()
+		p.ask()
 		return nil
 	}
 	start := time.Now()
@@ -43,6 +44,10 @@ func (p *Proxier) step(ctx context.Context, asked bool) error {
 	p.sync.Syncs++
 	p.sync.Last, p.sync.Took = start, time.Since(start)
 	p.sync.Error = ""
+	if p.cfg.Observer != nil {
+		p.cfg.Observer.Synced(p.sync.Took, p.full, err)
+	}
+	p.full = err != nil
 	if err != nil {
 		p.sync.Failures++
 		p.sync.Error = err.Error()
@@ -63,6 +68,7 @@ func (p *Proxier) step(ctx context.Context, asked bool) error {
 // reconcile makes the world as wanted: make first, then steer, then break.
 func (p *Proxier) reconcile(ctx context.Context) error {
 	p.mu.Lock()
+	p.pickUp()
 	plan := buildPlan(p.wanted, p.owners)
 	p.mu.Unlock()
 	if err := p.cfg.Interceptor.Prepare(ctx, plan.vips()); err != nil {
@@ -70,10 +76,10 @@ func (p *Proxier) reconcile(ctx context.Context) error {
 	}
 	p.mu.Lock()
 	p.openMissing(&plan)
-	bindings := p.bindings(&plan)
+	want := p.state(&plan)
 	p.mu.Unlock()
 
-	err := p.cfg.Interceptor.Commit(ctx, intercept.State{Bindings: bindings})
+	err := p.cfg.Interceptor.Commit(ctx, want)
 	failed, fatal := bindingErrors(err)
 
 	p.mu.Lock()
@@ -89,7 +95,11 @@ func (p *Proxier) reconcile(ctx context.Context) error {
 		return fatal
 	}
 	p.closeStale(&plan)
+	for _, f := range p.frontends {
+		f.settle(p.log)
+	}
 	p.owners = plan.owners
+	p.written()
 	return nil
 }
 
@@ -126,7 +136,7 @@ func (p *Proxier) open(key frontendKey, port *config.ServicePort, vips []vip) er
 		return err
 	}
 	p.frontends[key] = fresh
-	p.log.WithFields(logrus.Fields{"service": key.name, "family": key.family, "port": fresh.port, "backends": b.Len()}).Info("frontend opened")
+	p.log.WithFields(key.fields()).WithFields(logrus.Fields{"port": fresh.port, "backends": b.Len()}).Info("frontend opened")
 	return nil
 }
 
@@ -134,7 +144,7 @@ func (p *Proxier) open(key frontendKey, port *config.ServicePort, vips []vip) er
 func (p *Proxier) openAnywhere(key frontendKey, port *config.ServicePort, vips []vip, b *balancer.Balancer) (*frontend, error) {
 	for number := range p.ports.candidates(key) {
 		f := &frontend{key: key, port: number, balancer: b, listeners: map[netip.AddrPort]listener{}}
-		f.update(port, p.log)
+		f.update(port, p.node, p.log)
 		err := f.listen(p.cfg.Relay, p.listenAddrs(vips, number))
 		if err == nil {
 			p.ports.take(key, number)
@@ -167,24 +177,6 @@ func (p *Proxier) listenAddrs(vips []vip, port uint16) []netip.AddrPort {
 	return addrs
 }
 
-// bindings are the VIPs of the plan whose listeners exist.
-func (p *Proxier) bindings(plan *plan) []intercept.Binding {
-	var bindings []intercept.Binding
-	for _, key := range plan.keys() {
-		f, ok := p.frontends[key]
-		if !ok {
-			continue
-		}
-		for _, v := range plan.frontends[key] {
-			addr := p.cfg.Interceptor.BindAddr(v.VIP, f.port)
-			if _, ok := f.listeners[addr]; ok {
-				bindings = append(bindings, intercept.Binding{VIP: v.VIP, Listen: addr, Owner: key.name.String()})
-			}
-		}
-	}
-	return bindings
-}
-
 // closeStale closes what nothing is steered to any more.
 func (p *Proxier) closeStale(plan *plan) {
 	for key, f := range p.frontends {
@@ -195,50 +187,8 @@ func (p *Proxier) closeStale(plan *plan) {
 			continue
 		}
 		p.discard(f)
-		p.log.WithFields(logrus.Fields{"service": key.name, "family": key.family, "port": f.port}).Info("frontend closed")
+		p.log.WithFields(key.fields()).WithField("port", f.port).Info("frontend closed")
 	}
-}
-
-// retryable reports whether a problem may go away without a change of the Service.
-func (p *Proxier) retryable() bool {
-	for _, list := range p.problems {
-		for _, problem := range list {
-			if problem.Reason == ReasonListenFailed || problem.Reason == ReasonSteeringFailed {
-				return true
-			}
-		}
-	}
-	return false
-}
-
-// logProblems logs what is new among a Service's problems, and what is gone. It runs with mu held.
-func (p *Proxier) logProblems(name config.ServiceName) {
-	now := p.allProblems(name)
-	before := p.logged[name]
-	log := p.log.WithField("service", name)
-	for _, problem := range now {
-		if !slices.Contains(before, problem) {
-			log.WithFields(logrus.Fields{"port": problem.Port, "reason": problem.Reason, "problem": problem.Message}).Warn("Service has a problem")
-		}
-	}
-	for _, problem := range before {
-		if !slices.Contains(now, problem) {
-			log.WithFields(logrus.Fields{"port": problem.Port, "reason": problem.Reason}).Info("problem resolved")
-		}
-	}
-	if len(now) == 0 {
-		delete(p.logged, name)
-	} else {
-		p.logged[name] = now
-	}
-}
-
-func (p *Proxier) allProblems(name config.ServiceName) []config.Problem {
-	var all []config.Problem
-	if s := p.wanted[name]; s != nil {
-		all = append(all, s.Problems...)
-	}
-	return append(all, p.problems[name]...)
 }
 
 func (p *plan) keys() []frontendKey {
@@ -278,15 +228,4 @@ func bindingErrors(err error) (single []*intercept.BindingError, fatal error) {
 		return []*intercept.BindingError{be}, nil
 	}
 	return nil, err
-}
-
-func union(a services, b problems) map[config.ServiceName]struct{} {
-	u := make(map[config.ServiceName]struct{}, len(a))
-	for name := range a {
-		u[name] = struct{}{}
-	}
-	for name := range b {
-		u[name] = struct{}{}
-	}
-	return u
 }

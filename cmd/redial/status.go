@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -42,6 +43,9 @@ One line per Service port and family: how clients reach it (addresses; *:PORT is
 the local proxy port, whether clients are served or refused, usable of all backends, live
 connections, connections since the start, how many of those needed a second backend, and how
 many failed. Of UDP, live and total are sessions, and failed are the datagrams that were lost.
+With a traffic policy Local there is a line more, for the backends on this node: clients whom
+only other nodes could serve are dropped, so that they try again. An address marked (node) is
+for clients on this node, (elsewhere) for all others.
 -o wide adds the backends; -o json has everything.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -121,14 +125,21 @@ func (all *status) printService(w io.Writer, s *proxy.ServiceStatus) {
 					usable++
 				}
 			}
-			clients := "served"
-			if !f.Serving {
-				clients = "refused"
-			}
-			fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%s\t%d/%d\t%d\t%d\t%d\t%d\n", name, portName(p), all.addresses(f), f.ProxyPort, clients,
+			fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%s\t%d/%d\t%d\t%d\t%d\t%d\n", name, portName(p), all.addresses(f), f.ProxyPort, clients(f),
 				usable, len(f.Backends), f.Stats.Active, f.Stats.Accepted, f.Stats.Retried, failed(f.Stats))
 		}
 	}
+}
+
+// clients tells what becomes of those who come to f.
+func clients(f proxy.FrontendStatus) string {
+	switch {
+	case f.Serving:
+		return "served"
+	case slices.ContainsFunc(f.VIPs, func(v proxy.VIPStatus) bool { return v.Drops }):
+		return "dropped"
+	}
+	return "refused"
 }
 
 // failed counts what clients lost: connections, or datagrams.
@@ -154,12 +165,14 @@ func (all *status) addresses(f proxy.FrontendStatus) string {
 	}
 	var vips []string
 	for _, v := range f.VIPs {
-		switch {
-		case v.Kind == "NodePort":
-			vips = append(vips, fmt.Sprintf("*:%d", v.Port))
-		default:
-			vips = append(vips, v.Address)
+		address := v.Address
+		if v.Kind == "NodePort" {
+			address = fmt.Sprintf("*:%d", v.Port)
 		}
+		if v.From != "" {
+			address += "(" + v.From + ")"
+		}
+		vips = append(vips, address)
 	}
 	return strings.Join(vips, ",")
 }

@@ -1,0 +1,68 @@
+package proxy
+
+import (
+	"net/netip"
+
+	"redial/config"
+	"redial/proxy/intercept"
+)
+
+// state is what the Interceptor is to put in force for the plan.
+func (p *Proxier) state(plan *plan) intercept.State {
+	want := intercept.State{
+		Bindings:             p.bindings(plan),
+		NodePorts:            p.cfg.NodePortAddresses.Prefixes(p.node),
+		NoLocalhostNodePorts: p.cfg.NoLocalhostNodePorts,
+		Pods:                 p.cfg.LocalPods.sources(p.node),
+	}
+	closed := want.NodePorts != nil && len(want.NodePorts) == 0
+	if closed && !p.closed {
+		p.log.Warn("NodePorts are closed: they are to be open at the node's primary addresses, and its status has none")
+	}
+	p.closed = closed
+	return want
+}
+
+// bindings are the VIPs of the plan whose listeners exist, or that are to be dropped. A VIP whose clients on this node
+// should come to a frontend that could not be opened is for them what it is for others.
+func (p *Proxier) bindings(plan *plan) []intercept.Binding {
+	var bindings []intercept.Binding
+	for _, key := range plan.keys() {
+		f, ok := p.frontends[key]
+		if !ok {
+			continue
+		}
+		f.asked = f.drops
+		for _, v := range plan.frontends[key] {
+			if v.from == fromNode {
+				continue // comes with those from elsewhere
+			}
+			b := intercept.Binding{VIP: v.VIP, Sources: v.sources, Owner: key.name.String()}
+			if !f.drops {
+				if b.Listen, ok = p.listener(key, v); !ok {
+					continue
+				}
+			}
+			if v.from == fromElsewhere {
+				cluster := key
+				cluster.pool = config.ClusterPool
+				b.Local, _ = p.listener(cluster, v)
+			}
+			bindings = append(bindings, b)
+		}
+	}
+	return bindings
+}
+
+// listener is where a frontend listens for a VIP; zero and false if it does not.
+func (p *Proxier) listener(key frontendKey, v vip) (netip.AddrPort, bool) {
+	f, ok := p.frontends[key]
+	if !ok {
+		return netip.AddrPort{}, false
+	}
+	addr := p.cfg.Interceptor.BindAddr(v.VIP, f.port)
+	if _, ok := f.listeners[addr]; !ok {
+		return netip.AddrPort{}, false
+	}
+	return addr, true
+}
