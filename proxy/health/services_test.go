@@ -1,6 +1,7 @@
 package health
 
 import (
+	"context"
 	"io"
 	"net"
 	"net/http"
@@ -110,7 +111,7 @@ func TestCountChangesWithoutListeningAnew(t *testing.T) {
 		conn, err := net.Dial("tcp", "127.0.0.1:32000")
 		require.NoError(t, err)
 		defer conn.Close()
-		client := http.Client{Transport: &http.Transport{Dial: func(string, string) (net.Conn, error) { return conn, nil }}}
+		client := http.Client{Transport: &http.Transport{DialContext: func(context.Context, string, string) (net.Conn, error) { return conn, nil }}}
 		for _, local := range []int{1, 0, 3} {
 			r.sync(Check{Service: web, Port: 32000, LocalEndpoints: local}, Check{Service: mail, Port: 32001})
 			resp, err := client.Get("http://node/")

@@ -11,7 +11,7 @@ import (
 	"github.com/sirupsen/logrus"
 )
 
-// maxScrapes bounds how many scrapes run at a time: a snapshot of 30,000 Services takes memory.
+// maxScrapes bounds how many scrapes run at a time, without series per Service: a snapshot of 30,000 takes memory.
 const maxScrapes = 4
 
 // HandlerConfig is what there is to see besides metrics. Log is needed.
@@ -33,7 +33,7 @@ func (m *Metrics) Handler(cfg HandlerConfig) http.Handler {
 	mux.Handle("/metrics", promhttp.InstrumentMetricHandler(m.registry, promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{
 		ErrorLog:            errorLog{cfg.Log},
 		ErrorHandling:       promhttp.ContinueOnError, // one broken family hides no other
-		MaxRequestsInFlight: maxScrapes,
+		MaxRequestsInFlight: m.maxScrapes,
 		Registry:            m.registry,
 	})))
 	mux.HandleFunc("/proxyMode", func(w http.ResponseWriter, _ *http.Request) { text(w, cfg.Mode) })

