@@ -2,7 +2,6 @@ package server
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -73,20 +72,11 @@ func (s *Server) Run(ctx context.Context) error {
 	}
 }
 
-// serve answers on l until ctx ends or l fails, and closes it.
+// serve answers on l until ctx ends or l fails, and closes it. It returns why.
 func (s *Server) serve(ctx context.Context, l net.Listener) error {
 	h := HTTP(s.cfg.Handler, s.cfg.Log)
-	stop := context.AfterFunc(ctx, func() {
-		h.Close()
-		l.Close() // for the case that Serve has not got to know it yet
-	})
+	defer h.Close() // with its connections
+	stop := context.AfterFunc(ctx, func() { l.Close() })
 	defer stop()
-	err := h.Serve(l)
-	if ctx.Err() == nil {
-		h.Close() // the connections of a failed listener
-	}
-	if errors.Is(err, http.ErrServerClosed) {
-		return nil
-	}
-	return err
+	return h.Serve(l)
 }
