@@ -1,0 +1,98 @@
+package metrics
+
+import (
+	"time"
+
+	"redial/config"
+)
+
+// Snapshot is what is shown at one scrape. Counts since the start must never be less than in the snapshot before, or
+// Prometheus takes them to have started anew from zero: sums over objects that come and go have to include those that have gone.
+// Fields that are zero are shown as zero; times that are zero are not shown.
+type Snapshot struct {
+	// LastQueued is when a sync was last asked for, LastSynced when one last succeeded.
+	LastQueued, LastSynced time.Time
+	// SyncFailures counts syncs after which the rules may not have been as wanted.
+	SyncFailures uint64
+	// ServiceChanges and EndpointChanges count changes of objects; those that are not in force yet are Pending.
+	ServiceChanges, EndpointChanges               uint64
+	PendingServiceChanges, PendingEndpointChanges int
+	// SourceSynced says that the source has delivered all there was at the start, LastEvent is when it last said something.
+	SourceSynced bool
+	LastEvent    time.Time
+
+	// Families are those that are served.
+	Families map[config.Family]Family
+	// Serving and Refusing count frontends: one for each Service port, family and pool, with usable backends or without.
+	Serving, Refusing int
+	// TCP and UDP add up all frontends, those that have been closed included.
+	TCP, UDP Traffic
+	// Services are all that are known, each once, in any order.
+	Services []Service
+}
+
+// Family is the part of Snapshot about the rules of one IP family.
+type Family struct {
+	// Tables are those that rules were written to; nil without rules.
+	Tables []Table
+	// Restores counts executions of iptables-restore, RestoreFailures those that failed, PartialRestoreFailures those of
+	// them that were to write only what had changed.
+	Restores, RestoreFailures, PartialRestoreFailures uint64
+	// Repairs counts the times that rules had been changed by others.
+	Repairs uint64
+	// Quarantined is the number of bindings left out now, because the kernel refuses their rules.
+	Quarantined int
+	// FlowsRemoved counts connection tracking entries that contradicted the rules.
+	FlowsRemoved uint64
+	// NoLocalInternal and NoLocalExternal count Service ports whose internal or external traffic policy is Local while there
+	// are endpoints elsewhere only.
+	NoLocalInternal, NoLocalExternal int
+	// Broken means that the family is not steered.
+	Broken bool
+}
+
+// Table is one table of iptables, such as "nat".
+type Table struct {
+	Name string
+	// Rules is the number of our rules in force, Written of those written by the last sync.
+	Rules, Written int
+}
+
+// Traffic counts connections, or sessions of UDP, since the start. Each that was accepted ends up in one of the first four.
+type Traffic struct {
+	Connected uint64 // reached a backend
+	Failed    uint64 // every backend refused, or the time for dialling was over
+	NoBackend uint64 // there was none to try
+	Abandoned uint64 // the client left before a backend answered
+
+	Active       int64  // now
+	Retried      uint64 // connections that reached a backend after a failed dial
+	Retries      uint64 // dials made after a failed one
+	BytesIn      uint64 // from clients to backends
+	BytesOut     uint64 // from backends to clients
+	Resets       uint64 // connections ended by a reset or timeout of either peer
+	HalfClosed   uint64 // connections cut because one direction had ended long before the other
+	AcceptErrors uint64 // accept(2) failures: out of descriptors or memory
+	FDWaits      uint64 // connections that waited for file descriptors
+
+	// Of UDP only:
+	DatagramsIn  uint64 // from clients
+	DatagramsOut uint64 // to clients
+	Unsendable   uint64 // datagrams of either direction that could not be sent on
+	Overflows    uint64 // datagrams the kernel dropped for want of receive buffer
+	Expired      uint64 // sessions that ended by being idle
+	Evicted      uint64 // sessions that ended to make room for others
+}
+
+// Service is one Service.
+type Service struct {
+	Name config.ServiceName
+	// Skipped means that it is not to be proxied: it is headless, for example.
+	Skipped bool
+	// Problems are the reasons of its problems, config.Problem.Reason.
+	Problems []string
+	// Ready and Terminating count endpoints in use, Unused those that are not; each once for every Service port.
+	Ready, Terminating, Unused int
+	// Traffic adds up its present frontends, of TCP and UDP.
+	Traffic Traffic
+}
