@@ -102,6 +102,7 @@ type Relay struct {
 	listeners    map[*Listener]struct{}
 	running      sync.WaitGroup // accept loops and connections
 	udpListeners map[*UDPListener]struct{}
+	retired      Totals // of listeners that are no more
 	loops        []*udpLoop
 	nextLoop     int
 	looping      sync.WaitGroup
@@ -197,6 +198,23 @@ func (r *Relay) stopLoops() {
 	r.looping.Wait()
 }
 
+// Totals are the counters of all listeners there have been.
+type Totals struct{ TCP, UDP Stats }
+
+// Totals adds up all listeners, those that have been closed included, so that no count is ever less than before.
+func (r *Relay) Totals() Totals {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	t := r.retired
+	for l := range r.listeners {
+		t.TCP = t.TCP.Add(l.Stats())
+	}
+	for l := range r.udpListeners {
+		t.UDP = t.UDP.Add(l.Stats())
+	}
+	return t
+}
+
 func (r *Relay) add(l *Listener) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -211,4 +229,5 @@ func (r *Relay) remove(l *Listener) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.listeners, l)
+	r.retired.TCP = r.retired.TCP.Add(l.Stats().ended())
 }

@@ -50,6 +50,12 @@ func (c *counters) snapshot() Stats {
 	}
 }
 
+// ended is what s is when the listener is no more: nothing is active.
+func (s Stats) ended() Stats {
+	s.Active = 0
+	return s
+}
+
 // Add returns the sum of s and o.
 func (s Stats) Add(o Stats) Stats {
 	return Stats{

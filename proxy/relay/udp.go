@@ -234,6 +234,7 @@ func (l *UDPListener) end() {
 			delete(l.loop.members, l)
 			l.relay.mu.Lock()
 			delete(l.relay.udpListeners, l)
+			l.relay.retired.UDP = l.relay.retired.UDP.Add(l.Stats().ended())
 			l.relay.mu.Unlock()
 		}
 	})

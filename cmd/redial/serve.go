@@ -1,0 +1,159 @@
+package main
+
+import (
+	"context"
+	"net/http"
+	"net/netip"
+	"sync"
+	"time"
+
+	"redial/config"
+	"redial/iptables"
+	"redial/proxy"
+	"redial/proxy/health"
+	"redial/proxy/metrics"
+	"redial/proxy/relay"
+	"redial/proxy/server"
+)
+
+// servers are what others ask over HTTP: whether the node serves, whether it has endpoints of a Service, and the metrics.
+type servers struct {
+	node     *health.Node
+	services *health.Services
+	metrics  *metrics.Metrics
+	opts     *options
+}
+
+// healthTimeout is how long a change of the rules may be pending before the node counts as unhealthy: kube-proxy's twice the
+// sync period, which it has at 30 s, and never less, since ours is a matter of seconds.
+func (o *options) healthTimeout() time.Duration { return max(2*o.syncPeriod, time.Minute) }
+
+// newServers makes what n is asked for. The functions are called only once n is complete.
+func newServers(n *node) *servers {
+	s := &servers{opts: n.opts}
+	s.metrics = metrics.New(metrics.Config{Version: versionString(), Snapshot: n.snapshot})
+	s.node = health.NewNode(health.Config{
+		Proxy:   proxyHealth{n},
+		Leaving: func() bool { return n.tracker.Node().Leaving },
+		Timeout: n.opts.healthTimeout(),
+		Probed:  s.metrics.Probed,
+	})
+	s.services = health.NewServices(health.ServicesConfig{
+		Healthy:   s.node.Ready,
+		NodePorts: func() []netip.Prefix { return n.nodePorts.Prefixes(n.tracker.Node()) },
+		Log:       n.log,
+	})
+	return s
+}
+
+// run serves until ctx ends. An error is an address that cannot be listened at, where that is to end the process.
+func (s *servers) run(ctx context.Context, n *node) error {
+	healthz := http.NewServeMux()
+	healthz.Handle("/", s.node.Handler())
+	var running sync.WaitGroup
+	var mu sync.Mutex
+	var failed error
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	serve := func(name string, at netip.AddrPort, handler http.Handler) {
+		if !at.IsValid() {
+			return
+		}
+		running.Go(func() {
+			srv := server.New(server.Config{Name: name, Addr: at.String(), Handler: handler, HardFail: s.opts.bindHardFail, Log: n.log})
+			if err := srv.Run(ctx); err != nil {
+				mu.Lock()
+				defer mu.Unlock()
+				failed = err
+				stop()
+			}
+		})
+	}
+	serve("health", s.opts.healthz, healthz)
+	serve("metrics", s.opts.metrics, s.metrics.Handler(metrics.HandlerConfig{
+		Mode: "userspace", Configz: s.opts.configz, Profiling: s.opts.profiling, Log: n.log,
+	}))
+	<-ctx.Done()
+	running.Wait()
+	s.services.Close()
+	return failed
+}
+
+// proxyHealth is the Proxier's health in the words of package health.
+type proxyHealth struct{ *node }
+
+func (n proxyHealth) Health() (lastUpdated, pendingSince time.Time) {
+	h := n.proxier.Health()
+	return h.LastUpdated, h.PendingSince
+}
+
+// healthChecks answers the health checks of Services in the words of package proxy.
+type healthChecks struct{ *health.Services }
+
+// Sync implements proxy.HealthChecks.
+func (h healthChecks) Sync(want []proxy.HealthCheck) []proxy.HealthCheckError {
+	checks := make([]health.Check, len(want))
+	for i, w := range want {
+		checks[i] = health.Check(w)
+	}
+	var errs []proxy.HealthCheckError
+	for _, e := range h.Services.Sync(checks) {
+		errs = append(errs, proxy.HealthCheckError{Service: e.Check.Service, Err: &e})
+	}
+	return errs
+}
+
+// snapshot is what one scrape shows.
+func (n *node) snapshot() metrics.Snapshot {
+	sum, totals := n.proxier.Summary(), n.relay.Totals()
+	s := metrics.Snapshot{
+		LastQueued: sum.Sync.Queued, LastSynced: sum.Sync.LastSuccess,
+		SyncFailures:   sum.Sync.Failures,
+		ServiceChanges: sum.Sync.ServiceChanges, EndpointChanges: sum.Sync.EndpointChanges,
+		PendingServiceChanges: sum.Sync.PendingServiceChanges, PendingEndpointChanges: sum.Sync.PendingEndpointChanges,
+		SourceSynced: sum.Sync.Syncs > 0, LastEvent: n.source.LastEvent(),
+		Families: map[config.Family]metrics.Family{},
+		Serving:  sum.Serving, Refusing: sum.Refusing,
+		TCP: traffic(totals.TCP), UDP: traffic(totals.UDP),
+	}
+	for _, family := range config.Families {
+		s.Families[family] = metrics.Family{}
+	}
+	if n.rules != nil {
+		stats := n.rules.Stats()
+		s.Families[config.IPv4], s.Families[config.IPv6] = rulesOf(stats.IPv4), rulesOf(stats.IPv6)
+	}
+	for _, local := range sum.Sync.NoLocal {
+		f := s.Families[local.Family]
+		f.NoLocalInternal, f.NoLocalExternal = local.Internal, local.External
+		s.Families[local.Family] = f
+	}
+	for _, svc := range sum.Services {
+		s.Services = append(s.Services, metrics.Service{
+			Name: svc.Name, Skipped: svc.Skipped, Problems: svc.Problems,
+			Ready: svc.Ready, Terminating: svc.Terminating, Unused: svc.Unused,
+		})
+	}
+	return s
+}
+
+func rulesOf(s iptables.FamilyStats) metrics.Family {
+	f := metrics.Family{
+		Restores: uint64(s.Restores), RestoreFailures: uint64(s.FailedRestores), PartialRestoreFailures: uint64(s.FailedPartials),
+		Repairs: uint64(s.Repairs), Quarantined: s.Quarantined, FlowsRemoved: uint64(s.FlowsRemoved), Broken: s.Err != nil,
+	}
+	for _, t := range s.Tables {
+		f.Tables = append(f.Tables, metrics.Table(t))
+	}
+	return f
+}
+
+func traffic(s relay.Stats) metrics.Traffic {
+	return metrics.Traffic{
+		Connected: s.Connected, Failed: s.Failed, NoBackend: s.NoBackend, Abandoned: s.Abandoned,
+		Active: s.Active, Retried: s.Retried, Retries: s.Retries, BytesIn: s.BytesIn, BytesOut: s.BytesOut,
+		Resets: s.Resets, HalfClosed: s.HalfClosed, AcceptErrors: s.AcceptErrors, FDWaits: s.FDWaits,
+		DatagramsIn: s.DatagramsIn, DatagramsOut: s.DatagramsOut, Unsendable: s.Dropped, Overflows: s.Overflows,
+		Expired: s.Expired, Evicted: s.Evicted,
+	}
+}
