@@ -34,6 +34,7 @@ var mayImport = map[string][]string{
 	},
 	"redial/balancer": {"github.com/hashicorp/golang-lru/..."},
 	"redial/config":   {"k8s.io/api/...", "k8s.io/apimachinery/..."},
+	"redial/config/kube": {"redial/config", "k8s.io/...", "github.com/sirupsen/logrus"},
 	"redial/config/manifest": {
 		"redial/config", "k8s.io/api/...", "k8s.io/apimachinery/...", "sigs.k8s.io/...",
 		"github.com/sirupsen/logrus", "github.com/fsnotify/fsnotify",
