@@ -97,16 +97,20 @@ func (s *Source) discover(ctx context.Context) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.limits.list)
 	defer cancel()
 	d := discovery.ToDiscoveryInterfaceWithContext(s.cfg.Client.Discovery())
-	_, err := d.ServerResourcesForGroupVersionWithContext(ctx, discoveryv1.SchemeGroupVersion.String())
+	// First, or a server that starts in between would be one without slices. client-go hides a 404 for the core group; what
+	// it cannot make up is a resource.
+	core, err := d.ServerResourcesForGroupVersionWithContext(ctx, v1.SchemeGroupVersion.String())
+	if err == nil {
+		_, err = d.ServerResourcesForGroupVersionWithContext(ctx, discoveryv1.SchemeGroupVersion.String())
+	}
 	switch {
 	case err == nil, apierrors.IsForbidden(err):
 		// Who may not ask may still be allowed to list, and nearly every cluster has slices.
 		return EndpointsSlices, nil
-	case !apierrors.IsNotFound(err):
-		return "", err
+	case apierrors.IsNotFound(err) && len(core.APIResources) == 0:
+		return "", fmt.Errorf("neither v1 nor discovery.k8s.io/v1 is there, is this the URL of an API server: %w", err)
+	case apierrors.IsNotFound(err):
+		return EndpointsLegacy, nil
 	}
-	if _, core := d.ServerResourcesForGroupVersionWithContext(ctx, v1.SchemeGroupVersion.String()); core != nil {
-		return "", fmt.Errorf("neither discovery.k8s.io/v1 nor v1, is this the URL of an API server: %w", core)
-	}
-	return EndpointsLegacy, nil
+	return "", err
 }

@@ -140,7 +140,9 @@ func (f *feed) WatchWithContext(parent context.Context, opts metav1.ListOptions)
 	}
 	if err != nil {
 		if parent.Err() == nil && ctx.Err() != nil {
-			err = context.Cause(ctx)
+			if err = context.Cause(ctx); streamed {
+				f.giveUpStreaming() // some proxies hold the answer back until there is an event, which never comes then
+			}
 		}
 		cancel(nil)
 		switch {
