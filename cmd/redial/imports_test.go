@@ -35,8 +35,9 @@ var mayImport = map[string][]string{
 		"redial/proxy/intercept",
 		"github.com/coreos/go-iptables/...", "github.com/sirupsen/logrus", "github.com/vishvananda/netlink/...", "golang.org/x/sys/...",
 	},
-	"redial/balancer": {"github.com/hashicorp/golang-lru/..."},
-	"redial/config":   {"k8s.io/api/...", "k8s.io/apimachinery/..."},
+	"redial/balancer":    {"github.com/hashicorp/golang-lru/..."},
+	"redial/config":      {"k8s.io/api/...", "k8s.io/apimachinery/..."},
+	"redial/config/kube": {"redial/config", "k8s.io/...", "github.com/sirupsen/logrus"},
 	"redial/config/manifest": {
 		"redial/config", "k8s.io/api/...", "k8s.io/apimachinery/...", "sigs.k8s.io/...",
 		"github.com/sirupsen/logrus", "github.com/fsnotify/fsnotify",
