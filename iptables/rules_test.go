@@ -31,7 +31,7 @@ func bind(addr string, port uint16, protocol intercept.Protocol, listen uint16, 
 func leavesOf(bindings []intercept.Binding, to netip.Addr) []leaf {
 	var leaves []leaf
 	for _, b := range bindings {
-		leaves = append(leaves, newLeaf(b, to))
+		leaves = append(leaves, layout{target: to}.leaf(b))
 	}
 	return leaves
 }
@@ -333,3 +333,8 @@ func TestTranslateTo(t *testing.T) {
 }
 
 func newRandom() *rand.Rand { return rand.New(rand.NewPCG(3, 4)) }
+
+// render lays out rules with NodePorts open everywhere.
+func render(v6 bool, mark uint32, ports intercept.PortRange, leaves []leaf) ruleset {
+	return layout{v6: v6, mark: mark, ports: ports, nodePorts: newNodePorts(v6, intercept.State{})}.render(leaves)
+}
