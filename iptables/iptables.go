@@ -236,20 +236,6 @@ func (f *family) moved() (bool, error) {
 	}), nil
 }
 
-// reportPods logs what is left out of pods, when that is news.
-func (r *Rules) reportPods(pods []intercept.PodSource) {
-	if slices.Equal(r.pods, pods) {
-		return
-	}
-	r.pods = slices.Clone(pods)
-	for _, p := range pods {
-		if !validPods(p) {
-			r.cfg.Log.WithField("prefix", p.Prefix).WithField("interface", p.Interface).
-				Warn("packets of pods cannot be told like this; such pods are taken for clients from elsewhere")
-		}
-	}
-}
-
 func describe(target netip.Addr) string {
 	if target.IsValid() {
 		return "DNAT to " + target.String()

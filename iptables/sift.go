@@ -97,6 +97,20 @@ func validPods(p intercept.PodSource) bool {
 		!strings.ContainsFunc(p.Interface, func(r rune) bool { return r <= ' ' || r > '~' || strings.ContainsRune("\"'`\\/:#", r) })
 }
 
+// reportPods logs what is left out of pods, when that is news.
+func (r *Rules) reportPods(pods []intercept.PodSource) {
+	if slices.Equal(r.pods, pods) {
+		return
+	}
+	r.pods = slices.Clone(pods)
+	for _, p := range pods {
+		if !validPods(p) {
+			r.cfg.Log.WithField("prefix", p.Prefix).WithField("interface", p.Interface).
+				Warn("packets of pods cannot be told like this; such pods are taken for clients from elsewhere")
+		}
+	}
+}
+
 // clone returns a copy that does not share memory that the caller may write to.
 func clone(s intercept.State) intercept.State {
 	s.Bindings = slices.Clone(s.Bindings)
