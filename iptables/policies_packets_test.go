@@ -197,8 +197,8 @@ func TestNodePortAddresses(t *testing.T) {
 		expect("uplink only", node, []string{nodeIP4, nodeIP6}, "127.0.0.1", "::1", "198.18.1.1")
 		require.NoError(t, node.AddAddress("to-world", "198.18.255.77/24"))
 		require.NoError(t, node.AddAddress("to-world", "2001:db8:ff::77/64"))
-		require.Eventually(t, func() bool { // nobody's until the kernel has looked for duplicates, even where it does not look
-			return sh(t, node, "ip -6 addr show dev to-world tentative") == ""
+		require.Eventually(t, func() bool { // an IPv6 address is the node's only once the kernel got round to its route
+			return sh(t, node, "ip -6 route show table local 2001:db8:ff::77") != ""
 		}, patience, time.Millisecond)
 		expect("an address that came later", client, []string{"198.18.255.77", "2001:db8:ff::77"})
 		assert.True(t, verify(t, r))
