@@ -117,10 +117,8 @@ func (s steering) follows(c course, client netip.Addr, port uint16) bool {
 	switch {
 	case s.isLocal(client):
 		return port == c.Local.Port()
-	case unknown && port == c.Local.Port():
-		return !c.changed
 	case unknown:
-		return !c.changed && port == portOf(c.Listen)
+		return !c.changed && (port == c.Local.Port() || port == portOf(c.Listen))
 	}
 	return port == portOf(c.Listen)
 }
@@ -137,8 +135,9 @@ func address(ip net.IP) netip.Addr {
 // fails is tried again with the next Commit, for which Verify asks.
 func (r *Rules) tidyFlows(inForce intercept.State, lay layout, wrote bool) {
 	v6 := lay.v6
-	udp := clone(inForce)
-	udp.Bindings = slices.DeleteFunc(udp.Bindings, func(b intercept.Binding) bool { return b.VIP.Protocol != intercept.UDP })
+	udp := inForce
+	udp.Bindings = only(inForce.Bindings, func(b intercept.Binding) bool { return b.VIP.Protocol == intercept.UDP })
+	udp = clone(udp)
 	// The first time also for no bindings at all: an earlier process may have left flows.
 	done := r.tidiedFlows[v6]
 	if done != nil && (len(done.Bindings)+len(udp.Bindings) == 0 || !wrote && done.Equal(udp)) {

@@ -141,7 +141,7 @@ func (r *Rules) Commit(ctx context.Context, want intercept.State) error {
 		}
 		target, err := r.target(f)
 		if err == nil {
-			f.ranged = slices.DeleteFunc(slices.Clone(valid[f.v6]), func(b intercept.Binding) bool { return b.Sources == nil })
+			f.ranged = only(valid[f.v6], func(b intercept.Binding) bool { return b.Sources != nil })
 			f.node, err = f.addresses()
 		}
 		if err != nil {
@@ -190,7 +190,7 @@ func without(bindings []intercept.Binding, errs []error) []intercept.Binding {
 			failed[be.Binding.VIP] = true
 		}
 	}
-	return slices.DeleteFunc(slices.Clone(bindings), func(b intercept.Binding) bool { return failed[b.VIP] })
+	return only(bindings, func(b intercept.Binding) bool { return !failed[b.VIP] })
 }
 
 func refuseAll(bindings []intercept.Binding, err error) []error {

@@ -47,6 +47,13 @@ func TestFlowsFollowPolicies(t *testing.T) {
 				before := flowIDs(t, node, "ipv4", 53)
 				require.NotEmpty(t, before)
 				assert.Equal(t, before, commit("the same again", local))
+				assert.Empty(t, commit("other pods", func(s *intercept.State, b *intercept.Binding) {
+					local(s, b)
+					s.Pods = []intercept.PodSource{{Interface: "to-other"}}
+				}))
+				client.eventually("udp 61053")
+				assert.Empty(t, commit("these pods again", local))
+				client.eventually("udp 61054")
 				assert.Empty(t, commit("no pod any more", func(s *intercept.State, b *intercept.Binding) { local(s, b); s.Pods = nil }))
 				client.eventually("udp 61053")
 

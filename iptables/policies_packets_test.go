@@ -248,6 +248,10 @@ func TestSourceRangesThatHoldTheNode(t *testing.T) {
 		assert.True(t, verify(t, r))
 		_, err = ask(node, ranged.VIP)
 		require.NoError(t, err)
+
+		ranged.Sources[0] = netip.MustParsePrefix("198.18.1.0/24")
+		require.NoError(t, r.Commit(t.Context(), state))
+		assert.Contains(t, dump(t, ModeNFT, false, "nat"), "-s 198.18.1.0/24", "the caller may write to what it gave")
 	})
 }
 

@@ -111,6 +111,17 @@ func (r *Rules) reportPods(pods []intercept.PodSource) {
 	}
 }
 
+// only returns the bindings that keep says to, in memory for no more than these.
+func only(bindings []intercept.Binding, keep func(intercept.Binding) bool) []intercept.Binding {
+	var out []intercept.Binding
+	for _, b := range bindings {
+		if keep(b) {
+			out = append(out, b)
+		}
+	}
+	return out
+}
+
 // clone returns a copy that does not share memory that the caller may write to.
 func clone(s intercept.State) intercept.State {
 	s.Bindings = slices.Clone(s.Bindings)
