@@ -10,15 +10,33 @@
 //	        OUTPUT ──────► REDIAL-OUTPUT ──────┤ the proxy's own dials (mark): RETURN
 //	                                           ▼
 //	                                   REDIAL-SERVICES ─ one rule per VIP, or a tree of chains
-//	                                           │ last: addrtype LOCAL
+//	                                           │ last: addrtype LOCAL, within the NodePort addresses
 //	                                           ▼
 //	                                   REDIAL-NODEPORTS ─ one rule per NodePort, or a tree
 //
-//	filter  INPUT ───────► REDIAL-INPUT ─ proxy ports: through a rule ACCEPT, directly REJECT
+//	        a rule of either may lead on ─► REDIAL-VIP-… ─► REDIAL-IN-…: policies, below
+//
+//	filter  INPUT ───────► REDIAL-INPUT ─ port 9, through a rule: DROP (only while something is to be dropped)
+//	                                      proxy ports: through a rule ACCEPT, directly REJECT
 //
 // The rule of a VIP ends in REDIRECT, which is valid in both hooks, so both share the chains. Where REDIRECT would drop
 // packets, because the interface they come in by has no address, every rule ends in DNAT to an address of the node
 // instead; see [Target].
+//
+// # Policies
+//
+// The nat table cannot drop. Packets to be dropped are led to the discard port, 9, like others to a proxy port, and the
+// filter table drops what some rule translated to it: outsiders, pods and the node itself end there alike, and a real
+// discard server is not touched. Without a filter table they are refused. They never go on to where the network leads.
+//
+// A binding that treats clients differently gets chains of its own, named after a hash of its VIP. REDIAL-VIP-… asks
+// whether the source is in the binding's ranges, and drops everybody else, pods included. Then clients on this node, which
+// are those with an address of the node and those that come from its pods (by source or by interface), part from the
+// others; if ranges came first, in REDIAL-IN-…. If one of the node's addresses is in the ranges, the node may also send
+// from the VIP, as it does where the VIP is its own; a Verify notices when that changes.
+//
+// Where NodePorts are open is asked of the kernel (addrtype LOCAL) within the given prefixes, so an address that comes
+// later is open at once.
 //
 // # The tree
 //
@@ -43,8 +61,9 @@
 // It never changes a sysctl; 127.0.0.1 stays out of reach of other hosts, yet NodePorts on 127.0.0.1 and ::1 work from
 // the node itself. It does not keep its jumps in first place: whoever inserts before us is heard first, as other agents
 // insist on that place too and nobody would win. It cannot overrule a drop in a table of another program, such as
-// firewalld's own nftables table. Of connection tracking it deletes only
-// entries of UDP that contradict its rules. Rules stay when the process ends.
+// firewalld's own nftables table, and a program that refuses in INPUT before us refuses what we would drop. Of connection
+// tracking it deletes only entries of UDP that contradict its rules: TCP connections outlive a change of policy. Rules
+// stay when the process ends.
 //
 // # Usage
 //

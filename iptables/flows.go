@@ -39,19 +39,35 @@ func (kernelFlows) remove(v6 bool, stale func(*netlink.ConntrackFlow) bool) (uin
 
 // steering tells which flows are as the rules want them.
 type steering struct {
-	vips      map[netip.AddrPort]uint16 // the listener's port
-	nodePorts map[uint16]uint16
+	lay       layout
+	vips      map[netip.AddrPort]course
+	nodePorts map[uint16]course
 	local     map[netip.Addr]bool
-	proxy     intercept.PortRange
 }
 
-func newSteering(bindings []intercept.Binding, local []netip.Addr, proxy intercept.PortRange) steering {
-	s := steering{vips: map[netip.AddrPort]uint16{}, nodePorts: map[uint16]uint16{}, local: map[netip.Addr]bool{}, proxy: proxy}
-	for _, b := range bindings {
+// course is where the flows of one UDP binding should go.
+type course struct {
+	intercept.Binding
+	// changed: earlier rules may have led them elsewhere.
+	changed bool
+}
+
+// newSteering describes what the rules do to UDP flows. before is what flows were last held against; nil: unknown.
+func newSteering(now intercept.State, before *intercept.State, lay layout, local []netip.Addr) steering {
+	s := steering{lay: lay, vips: map[netip.AddrPort]course{}, nodePorts: map[uint16]course{}, local: map[netip.Addr]bool{}}
+	old := map[intercept.VIP]intercept.Binding{}
+	if before != nil && slices.Equal(before.Pods, now.Pods) {
+		for _, b := range before.Bindings {
+			old[b.VIP] = b
+		}
+	}
+	for _, b := range now.Bindings {
+		was, found := old[b.VIP]
+		c := course{b, !found || !was.Equal(b)}
 		if b.VIP.NodePort() {
-			s.nodePorts[b.VIP.Port] = b.Listen.Port()
+			s.nodePorts[b.VIP.Port] = c
 		} else {
-			s.vips[netip.AddrPortFrom(b.VIP.Addr, b.VIP.Port)] = b.Listen.Port()
+			s.vips[netip.AddrPortFrom(b.VIP.Addr, b.VIP.Port)] = c
 		}
 	}
 	for _, a := range local {
@@ -69,15 +85,42 @@ func (s steering) stale(f *netlink.ConntrackFlow) bool {
 	if f.Forward.Protocol != unix.IPPROTO_UDP {
 		return false
 	}
-	to, from := address(f.Forward.DstIP), address(f.Reverse.SrcIP)
-	want, steered := s.vips[netip.AddrPortFrom(to, f.Forward.DstPort)]
-	if !steered && s.isLocal(to) {
-		want, steered = s.nodePorts[f.Forward.DstPort]
+	to, end := address(f.Forward.DstIP), f.Reverse.SrcPort
+	here := s.isLocal(address(f.Reverse.SrcIP))
+	c, steered := s.vips[netip.AddrPortFrom(to, f.Forward.DstPort)]
+	if !steered && s.isLocal(to) && s.lay.nodePorts.open(to) {
+		c, steered = s.nodePorts[f.Forward.DstPort]
 	}
 	if steered {
-		return f.Reverse.SrcPort != want || !s.isLocal(from)
+		return !here || !s.follows(c, address(f.Forward.SrcIP), end)
 	}
-	return s.proxy.Contains(f.Reverse.SrcPort) && f.Reverse.SrcPort != f.Forward.DstPort && s.isLocal(from)
+	return here && end != f.Forward.DstPort && (s.lay.ports.Contains(end) || end == discardPort)
+}
+
+// follows reports whether a flow of a client that goes to port keeps to c. An entry does not tell the interface that its
+// packets came in by. So a client that may be a pod by its interface can be right at either listener, unless there are
+// new rules: then it is better to ask them, which costs a client that was right nothing but the search.
+func (s steering) follows(c course, client netip.Addr, port uint16) bool {
+	if c.Sources != nil && !within(c.Sources)(client) &&
+		!(client == c.VIP.Addr && s.isLocal(client) && s.lay.admitsNode(c.Sources)) {
+		return port == discardPort
+	}
+	if c.Local == nowhere {
+		return port == portOf(c.Listen)
+	}
+	unknown := false
+	for _, p := range s.lay.pods {
+		if unknown = unknown || p.Interface != ""; p.Prefix.IsValid() && p.Prefix.Contains(client) {
+			return port == c.Local.Port()
+		}
+	}
+	switch {
+	case s.isLocal(client):
+		return port == c.Local.Port()
+	case unknown:
+		return !c.changed && (port == c.Local.Port() || port == portOf(c.Listen))
+	}
+	return port == portOf(c.Listen)
 }
 
 func (s steering) isLocal(a netip.Addr) bool { return s.local[a] || a.IsLoopback() }
@@ -87,20 +130,24 @@ func address(ip net.IP) netip.Addr {
 	return a.Unmap()
 }
 
-// tidyFlows deletes stale flows of a family if its UDP bindings are not those of the last time, or if rules were written
-// now: whatever they were written for, one may have been missing before, and a flow have begun without it. What fails is
-// tried again with the next Commit, for which Verify asks.
-func (r *Rules) tidyFlows(v6 bool, bindings []intercept.Binding, wrote bool) {
-	udp := slices.DeleteFunc(slices.Clone(bindings), func(b intercept.Binding) bool { return b.VIP.Protocol != intercept.UDP })
+// tidyFlows deletes stale flows of a family if what is in force for UDP is not what it was the last time, or if rules were
+// written now: whatever they were written for, one may have been missing before, and a flow have begun without it. What
+// fails is tried again with the next Commit, for which Verify asks.
+func (r *Rules) tidyFlows(inForce intercept.State, lay layout, wrote bool) {
+	v6 := lay.v6
+	udp := inForce
+	udp.Bindings = only(inForce.Bindings, func(b intercept.Binding) bool { return b.VIP.Protocol == intercept.UDP })
+	udp = clone(udp)
 	// The first time also for no bindings at all: an earlier process may have left flows.
-	if done, once := r.tidiedFlows[v6]; once && (len(done)+len(udp) == 0 || !wrote && slices.EqualFunc(done, udp, intercept.Binding.Equal)) {
+	done := r.tidiedFlows[v6]
+	if done != nil && (len(done.Bindings)+len(udp.Bindings) == 0 || !wrote && done.Equal(udp)) {
 		return
 	}
 	delete(r.tidiedFlows, v6)
 	local, err := localAddresses()
 	var n uint
 	if err == nil {
-		n, err = r.flows.remove(v6, newSteering(udp, local, r.cfg.ProxyPorts).stale)
+		n, err = r.flows.remove(v6, newSteering(udp, done, lay, local).stale)
 	}
 	r.flowsRemoved[v6] += n
 	if err != nil {
@@ -109,7 +156,7 @@ func (r *Rules) tidyFlows(v6 bool, bindings []intercept.Binding, wrote bool) {
 			r.cfg.Log.WithError(err).Warn("UDP clients that keep their port may miss a change of Services; trying again")
 		}
 	} else {
-		r.tidiedFlows[v6] = udp
+		r.tidiedFlows[v6] = &udp
 		if n > 0 {
 			r.cfg.Log.WithField("flows", n).Info("stale UDP flows deleted from connection tracking")
 		}

@@ -3,6 +3,7 @@ package iptables
 import (
 	"flag"
 	"fmt"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"testing"
@@ -41,16 +42,19 @@ func TestGolden(t *testing.T) {
 			bind("*6", 30000+i*50, intercept.TCP, 61000+i, owner), bind("203.0.113.5", 1000+i, intercept.UDP, 61000+i, owner))
 	}
 	for _, c := range []struct {
-		name     string
-		bindings []intercept.Binding
-		change   func(*Config)
+		name   string
+		state  intercept.State
+		change func(*Config)
 	}{
-		{"empty", nil, func(*Config) {}},
-		{"every-kind", everyKind(), func(*Config) {}},
-		{"dnat", everyKind(), func(c *Config) { c.Target = TargetDNAT }},
-		{"unguarded", everyKind(), func(c *Config) { c.Mark, c.ProxyPorts = 0, intercept.PortRange{} }},
-		{"tree", tall, func(*Config) {}},
-		{"ports", ports, func(*Config) {}},
+		{"empty", intercept.State{}, func(*Config) {}},
+		{"every-kind", intercept.State{Bindings: everyKind()}, func(*Config) {}},
+		{"dnat", intercept.State{Bindings: everyKind()}, func(c *Config) { c.Target = TargetDNAT }},
+		{"unguarded", intercept.State{Bindings: everyKind()}, func(c *Config) { c.Mark, c.ProxyPorts = 0, intercept.PortRange{} }},
+		{"tree", intercept.State{Bindings: tall}, func(*Config) {}},
+		{"ports", intercept.State{Bindings: ports}, func(*Config) {}},
+		{"policies", policies(), func(*Config) {}},
+		{"policies-dnat-unguarded", policies(), func(c *Config) { c.Target, c.ProxyPorts = TargetDNAT, intercept.PortRange{} }},
+		{"no-node-ports", intercept.State{Bindings: everyKind(), NodePorts: []netip.Prefix{}}, func(*Config) {}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			inModes(t, func(t *testing.T, node *lab.Host, mode Mode) {
@@ -62,7 +66,7 @@ func TestGolden(t *testing.T) {
 				cfg := testConfig(mode)
 				c.change(&cfg)
 				r := start(t, cfg)
-				require.NoError(t, r.Commit(t.Context(), intercept.State{Bindings: c.bindings}))
+				require.NoError(t, r.Commit(t.Context(), c.state))
 				for _, v6 := range []bool{false, true} {
 					family := map[bool]string{false: "v4", true: "v6"}[v6]
 					for _, table := range []string{"nat", "filter"} {
@@ -74,7 +78,7 @@ func TestGolden(t *testing.T) {
 				require.NoError(t, r.Cleanup(t.Context()), "twice")
 				assert.Equal(t, before, dumpAll(t, mode))
 				assert.False(t, verify(t, r))
-				require.NoError(t, r.Commit(t.Context(), intercept.State{Bindings: c.bindings}), "after Cleanup")
+				require.NoError(t, r.Commit(t.Context(), c.state), "after Cleanup")
 				assert.True(t, verify(t, r))
 			})
 		})

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -25,7 +24,8 @@ type Config struct {
 	// means no such guard, and a backend that is also a VIP makes the proxy call itself until it is out of files.
 	Mark uint32
 	// ProxyPorts are the ports that the proxy listens on: they are refused to whoever did not come through a rule. The
-	// zero value means none, and then the filter table is not touched.
+	// zero value means none, and then the filter table is touched only while something is to be dropped. They must not
+	// include port 9, which stands for that.
 	ProxyPorts intercept.PortRange
 	// LockWait is how long to wait for the lock that iptables programs share, in whole seconds; 0 means 30 s. Waiting
 	// longer than others is what keeps them from starving us.
@@ -45,12 +45,13 @@ type Rules struct {
 	network  func(v6 bool) (network, error)
 
 	flows        flowTable
-	tidiedFlows  map[bool][]intercept.Binding // by family (true: IPv6): the UDP bindings that flows were last held against
-	flowsErr     map[bool]error               // why that failed; nil: it did not
+	tidiedFlows  map[bool]*intercept.State // by family (true: IPv6): what flows were last held against; its bindings are UDP's
+	flowsErr     map[bool]error            // why that failed; nil: it did not
 	flowsRemoved map[bool]uint
 
-	// settled are the bindings that are in force to the last one; nil: unknown, or not all of them.
-	settled []intercept.Binding
+	// settled is the state that is in force to the last binding; nil: unknown, or not all of it.
+	settled *intercept.State
+	pods    []intercept.PodSource // of the last Commit
 
 	mu    sync.Mutex // guards stats; never held across an exec
 	stats Stats
@@ -78,7 +79,7 @@ func newRules(ctx context.Context, cfg Config, h host) (*Rules, error) {
 	}
 	r := &Rules{
 		cfg: cfg, network: h.network, flows: h.flows,
-		tidiedFlows: map[bool][]intercept.Binding{}, flowsErr: map[bool]error{}, flowsRemoved: map[bool]uint{},
+		tidiedFlows: map[bool]*intercept.State{}, flowsErr: map[bool]error{}, flowsRemoved: map[bool]uint{},
 	}
 	if err := r.choose(ctx, h); err != nil {
 		return nil, err
@@ -114,8 +115,7 @@ func (f *family) reference() intercept.VIP {
 
 // Commit implements intercept.Interceptor. A family that failed as a whole does not hold up the other.
 func (r *Rules) Commit(ctx context.Context, want intercept.State) error {
-	bindings := want.Bindings
-	if r.settled != nil && slices.EqualFunc(r.settled, bindings, intercept.Binding.Equal) {
+	if r.settled != nil && r.settled.Equal(want) {
 		// Not even rendered: this is the way of every event that concerns something else.
 		if ok, err := r.Verify(ctx); ok && err == nil {
 			return nil
@@ -123,7 +123,8 @@ func (r *Rules) Commit(ctx context.Context, want intercept.State) error {
 	}
 	r.settled = nil
 	defer r.publish()
-	valid, errs := sift(bindings)
+	valid, errs := sift(want.Bindings)
+	r.reportPods(want.Pods)
 	for _, v6 := range []bool{false, true} {
 		if err := r.absent[v6]; err != nil {
 			errs = append(errs, refuseAll(valid[v6], err)...)
@@ -139,6 +140,10 @@ func (r *Rules) Commit(ctx context.Context, want intercept.State) error {
 			continue
 		}
 		target, err := r.target(f)
+		if err == nil {
+			f.ranged = only(valid[f.v6], func(b intercept.Binding) bool { return b.Sources != nil })
+			f.node, err = f.addresses()
+		}
 		if err != nil {
 			errs, whole = append(errs, err), false
 			continue
@@ -148,11 +153,17 @@ func (r *Rules) Commit(ctx context.Context, want intercept.State) error {
 			f.target = target
 		}
 		writes := f.stats.Restores
-		failed := f.commit(ctx, valid[f.v6], r.cfg.Mark, r.cfg.ProxyPorts)
+		lay := layout{
+			v6: f.v6, mark: r.cfg.Mark, ports: r.cfg.ProxyPorts, target: f.target,
+			pods: podsOf(f.v6, want.Pods), node: f.node, nodePorts: newNodePorts(f.v6, want),
+		}
+		failed := f.commit(ctx, valid[f.v6], lay)
 		errs = append(errs, failed...)
 		whole, guarded = whole && f.applied != nil, guarded && f.filterErr == nil
 		if f.applied != nil {
-			r.tidyFlows(f.v6, without(valid[f.v6], failed), f.stats.Restores != writes)
+			inForce := want
+			inForce.Bindings = without(valid[f.v6], failed)
+			r.tidyFlows(inForce, lay, f.stats.Restores != writes)
 		}
 	}
 	if whole && !r.tidied {
@@ -164,7 +175,8 @@ func (r *Rules) Commit(ctx context.Context, want intercept.State) error {
 		}
 	}
 	if whole && guarded && len(errs) == 0 {
-		r.settled = append([]intercept.Binding{}, bindings...)
+		settled := clone(want)
+		r.settled = &settled
 	}
 	return errors.Join(errs...)
 }
@@ -178,40 +190,7 @@ func without(bindings []intercept.Binding, errs []error) []intercept.Binding {
 			failed[be.Binding.VIP] = true
 		}
 	}
-	return slices.DeleteFunc(slices.Clone(bindings), func(b intercept.Binding) bool { return failed[b.VIP] })
-}
-
-// sift sorts bindings by family and refuses those that no rule can be written for. Of two for one VIP, the one whose
-// owner sorts first stays, so that the outcome does not depend on the order of the caller's.
-func sift(bindings []intercept.Binding) (map[bool][]intercept.Binding, []error) {
-	sorted := slices.SortedStableFunc(slices.Values(bindings), func(a, b intercept.Binding) int {
-		if order := compareVIPs(a.VIP, b.VIP); order != 0 {
-			return order
-		}
-		return strings.Compare(a.Owner, b.Owner)
-	})
-	valid := map[bool][]intercept.Binding{}
-	var errs []error
-	var last intercept.Binding
-	for _, b := range sorted {
-		err := b.VIP.Validate()
-		switch {
-		case err != nil:
-		case b.Listen.Port() == 0 || b.Listen.Addr().Is6() != b.VIP.Addr.Is6():
-			err = errors.New("the listener must have a port and be of the family of the VIP")
-		case b.VIP == last.VIP && b.Equal(last):
-			continue
-		case b.VIP == last.VIP:
-			err = fmt.Errorf("%s is already steered for %s", b.VIP, last.Owner)
-		default:
-			last = b
-			valid[b.VIP.Addr.Is6()] = append(valid[b.VIP.Addr.Is6()], b)
-		}
-		if err != nil {
-			errs = append(errs, &intercept.BindingError{Binding: b, Err: err})
-		}
-	}
-	return valid, errs
+	return only(bindings, func(b intercept.Binding) bool { return !failed[b.VIP] })
 }
 
 func refuseAll(bindings []intercept.Binding, err error) []error {
@@ -234,6 +213,29 @@ func (r *Rules) target(f *family) (netip.Addr, error) {
 	return r.cfg.Target.translateTo(n, f.target), nil
 }
 
+// addresses reads the node's addresses, if rules depend on them.
+func (f *family) addresses() ([]netip.Addr, error) {
+	if len(f.ranged) == 0 {
+		return nil, nil
+	}
+	addrs, err := localAddresses()
+	if err != nil {
+		return nil, fmt.Errorf("listing the node's addresses, of which source ranges may hold some: %w", err)
+	}
+	return addrs, nil
+}
+
+// moved reports whether the node's addresses are others than at the last Commit, for some source ranges.
+func (f *family) moved() (bool, error) {
+	now, err := f.addresses()
+	if err != nil {
+		return false, err
+	}
+	return slices.ContainsFunc(f.ranged, func(b intercept.Binding) bool {
+		return slices.ContainsFunc(f.node, within(b.Sources)) != slices.ContainsFunc(now, within(b.Sources))
+	}), nil
+}
+
 func describe(target netip.Addr) string {
 	if target.IsValid() {
 		return "DNAT to " + target.String()
@@ -241,7 +243,8 @@ func describe(target netip.Addr) string {
 	return "REDIRECT"
 }
 
-// Verify implements intercept.Interceptor. It is false as well when an interface came or went that changes the target.
+// Verify implements intercept.Interceptor. It is false as well when an interface or address came or
+// went that changes the rules.
 func (r *Rules) Verify(ctx context.Context) (bool, error) {
 	for _, f := range r.families {
 		if f.broken != nil {
@@ -256,6 +259,9 @@ func (r *Rules) Verify(ctx context.Context) (bool, error) {
 		}
 		if target != f.target {
 			return false, nil
+		}
+		if moved, err := f.moved(); moved || err != nil {
+			return false, err
 		}
 		if ok, err := f.inForce(ctx); !ok || err != nil {
 			return false, err

@@ -16,31 +16,37 @@ const retryAfter = 5 * time.Minute
 // maxCulprits ends a search that would start thousands of processes: so many bad rules have a common cause.
 const maxCulprits = 64
 
-// quarantine is a rule that was refused.
+// quarantine is a binding whose rules were refused.
 type quarantine struct {
-	rule  string
+	text  string
 	err   error
 	until time.Time
 }
 
 // commit steers bindings, all of f's family, to the proxy. The errors are BindingErrors, or one error of another kind.
-func (f *family) commit(ctx context.Context, bindings []intercept.Binding, mark uint32, ports intercept.PortRange) []error {
+func (f *family) commit(ctx context.Context, bindings []intercept.Binding, lay layout) []error {
 	owners := make(map[intercept.VIP]intercept.Binding, len(bindings))
 	leaves := make([]leaf, 0, len(bindings))
 	held := map[intercept.VIP]quarantine{}
 	for _, b := range bindings {
 		owners[b.VIP] = b
-		l := newLeaf(b, f.target)
-		if q, found := f.quarantined[b.VIP]; found && q.rule == l.rule && f.now().Before(q.until) {
+		l := lay.leaf(b)
+		if q, found := f.quarantined[b.VIP]; found && q.text == l.text() && f.now().Before(q.until) {
 			held[b.VIP] = q
 			continue
 		}
 		leaves = append(leaves, l)
 	}
 	f.quarantined = held
-	err := f.put(ctx, render(f.v6, mark, ports, leaves))
+	err := f.put(ctx, lay.render(leaves))
 	if err != nil && blamesInput(err) {
-		err = f.putWithout(ctx, err, leaves, func(good []leaf) ruleset { return render(f.v6, mark, ports, good) })
+		leaves, err = f.putWithout(ctx, err, leaves, lay)
+	}
+	f.dropping = 0
+	for _, l := range leaves {
+		if l.closed {
+			f.dropping++
+		}
 	}
 	var errs []error
 	for vip, q := range f.quarantined {
@@ -55,14 +61,15 @@ func (f *family) commit(ctx context.Context, bindings []intercept.Binding, mark 
 	return errs
 }
 
-// putWithout puts the rules that the kernel does not refuse, after refused, the failure of all together.
-func (f *family) putWithout(ctx context.Context, refused error, leaves []leaf, layOut func([]leaf) ruleset) error {
-	culprits, err := f.culprits(ctx, leaves)
+// putWithout puts the rules that the kernel does not refuse, after refused, the failure of all together, and returns
+// theirs.
+func (f *family) putWithout(ctx context.Context, refused error, leaves []leaf, lay layout) ([]leaf, error) {
+	culprits, err := f.culprits(ctx, leaves, lay)
 	if err != nil {
-		return fmt.Errorf("%w (looking for the rule to blame: %w)", refused, err)
+		return leaves, fmt.Errorf("%w (looking for the rule to blame: %w)", refused, err)
 	}
 	if len(culprits) == 0 {
-		return refused
+		return leaves, refused
 	}
 	var good []leaf
 	for _, l := range leaves {
@@ -71,24 +78,24 @@ func (f *family) putWithout(ctx context.Context, refused error, leaves []leaf, l
 			good = append(good, l)
 			continue
 		}
-		f.quarantined[l.vip] = quarantine{l.rule, err, f.now().Add(retryAfter)}
+		f.quarantined[l.vip] = quarantine{l.text(), err, f.now().Add(retryAfter)}
 		f.log.WithError(err).WithField("family", f.name()).WithField("vip", l.vip.String()).
 			Warn("the kernel refuses a rule; leaving it out")
 	}
-	return f.put(ctx, layOut(good))
+	return good, f.put(ctx, lay.render(good))
 }
 
 // culprits finds the leaves that the kernel refuses, by trying halves in a chain that nothing leads to. An error means
 // that it could not be found out, in particular that even a rule beyond suspicion is refused.
-func (f *family) culprits(ctx context.Context, leaves []leaf) (map[intercept.VIP]error, error) {
+func (f *family) culprits(ctx context.Context, leaves []leaf, lay layout) (map[intercept.VIP]error, error) {
 	try := func(part []leaf) error {
 		c := chain{name: scratchChain}
 		for _, l := range part {
-			c.rules = append(c.rules, l.rule)
+			c.rules = append(c.rules, l.trial()...)
 		}
 		return f.restore(ctx, restoreInput(table{"nat", []chain{c}}, nil))
 	}
-	reference := newLeaf(intercept.Binding{VIP: f.reference(), Listen: f.wildcard(9)}, f.target)
+	reference := lay.leaf(intercept.Binding{VIP: f.reference(), Listen: f.wildcard(9)})
 	if err := try([]leaf{reference}); err != nil {
 		return nil, err
 	}

@@ -37,6 +37,9 @@ type family struct {
 
 	filterErr   error // why the filter rules could not be written; nil: they were
 	quarantined map[intercept.VIP]quarantine
+	ranged      []intercept.Binding // those with Sources, of the last Commit
+	node        []netip.Addr        // the node's own addresses then; not read if none is ranged
+	dropping    int
 	stats       FamilyStats
 }
 
@@ -82,7 +85,7 @@ func (f *family) put(ctx context.Context, want ruleset) error {
 // blameFilter notes that there are no filter rules, and logs it when that is news.
 func (f *family) blameFilter(err error) {
 	if f.filterErr == nil || f.filterErr.Error() != err.Error() {
-		f.log.WithError(err).WithField("family", f.name()).Error("proxy ports are not guarded: the filter rules could not be written")
+		f.log.WithError(err).WithField("family", f.name()).Error("proxy ports are not guarded, and clients are refused instead of dropped: the filter rules could not be written")
 	}
 	f.filterErr = err
 }
@@ -102,7 +105,11 @@ func (f *family) sameTables(want ruleset) bool {
 // the time for that either.
 func (f *family) writeChanges(ctx context.Context, want ruleset, changed, gone map[string][]string) (bool, error) {
 	input, written := "", map[string]bool{}
-	for _, t := range want.tables() {
+	tables := want.tables()
+	if f.applied.drops() && !want.drops() {
+		slices.Reverse(tables) // the tables change one after the other, and who was dropped must not be refused in between
+	}
+	for _, t := range tables {
 		part := table{name: t.name}
 		for _, c := range t.chains {
 			if slices.Contains(changed[t.name], c.name) {

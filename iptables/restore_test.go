@@ -4,9 +4,9 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"net/netip"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -76,29 +76,50 @@ func TestChangesAddUp(t *testing.T) {
 				}
 				random := rand.New(rand.NewPCG(1, 2))
 				pool := append(randomBindings(random, 80, false), randomBindings(random, 80, true)...)
-				var now []intercept.Binding
+				var now intercept.State
 				for range c.changes {
-					now = now[:0]
+					now.Bindings = now.Bindings[:0]
 					for _, b := range pool {
 						if random.IntN(3) > 0 {
-							now = append(now, b)
+							now.Bindings = append(now.Bindings, b)
 						}
 					}
 					for range 1 + random.IntN(3) {
 						b := &pool[random.IntN(len(pool))]
-						b.Listen = netip.AddrPortFrom(b.Listen.Addr(), uint16(1+random.IntN(60000)))
+						listener := wildcard(b.VIP.Addr.Is6(), uint16(10+random.IntN(60000)))
+						switch random.IntN(6) {
+						case 0:
+							b.Listen = nowhere
+						case 1:
+							b.Local = listener
+						case 2:
+							b.Sources = prefixes("198.18.1.0/24", "2001:db8:1::/64")[:random.IntN(3)]
+						case 3:
+							b.Local, b.Sources = nowhere, nil
+							fallthrough
+						default:
+							b.Listen = listener
+						}
 					}
-					if err := r.Commit(t.Context(), intercept.State{Bindings: now}); err != nil {
+					switch random.IntN(5) {
+					case 0:
+						now.NodePorts = prefixes("198.18.1.0/24", "2001:db8:1::/64", "127.0.0.0/8")[:random.IntN(4)]
+					case 1:
+						now.Pods = []intercept.PodSource{{Interface: fmt.Sprintf("veth%d+", random.IntN(9))}}
+					case 2:
+						now.NoLocalhostNodePorts = !now.NoLocalhostNodePorts
+					}
+					if err := r.Commit(t.Context(), now); err != nil {
 						require.NotZero(t, c.every, err)
 						var b *intercept.BindingError
 						require.False(t, errors.As(err, &b), "no binding is to blame: %v", err)
 					}
 				}
 				s.refuse = nil
-				require.NoError(t, r.Commit(t.Context(), intercept.State{Bindings: now}))
+				require.NoError(t, r.Commit(t.Context(), now))
 				got := sortedLines(dumpAll(t, mode))
 				require.NoError(t, r.Cleanup(t.Context()))
-				require.NoError(t, start(t, testConfig(mode)).Commit(t.Context(), intercept.State{Bindings: now}))
+				require.NoError(t, start(t, testConfig(mode)).Commit(t.Context(), now))
 				assert.Equal(t, strings.Join(sortedLines(dumpAll(t, mode)), ""), strings.Join(got, ""))
 			})
 		})
@@ -183,6 +204,43 @@ func TestRefusedRulesDoNotHoldUpOthers(t *testing.T) {
 	})
 }
 
+// The search for a culprit must not try rules in chains that serve.
+func TestRefusedPolicyDoesNotHoldUpOthers(t *testing.T) {
+	inModes(t, func(t *testing.T, node *lab.Host, mode Mode) {
+		serve(t, ownPort)
+		s := newSpy()
+		r := startWith(t, testConfig(mode), s)
+		good, bad := bind("10.96.0.1", 80, intercept.TCP, publicPort, "good"), bind("10.96.0.2", 80, intercept.TCP, publicPort, "bad")
+		good.Local, bad.Local, bad.Sources = wildcard(false, ownPort), wildcard(false, ownPort), prefixes("0.0.0.0/1", "198.18.0.0/15")
+		bindings := []intercept.Binding{good, bad}
+		require.NoError(t, r.Commit(t.Context(), intercept.State{Bindings: bindings}))
+		s.refuse = func(input string) string {
+			if strings.Contains(input, "-s 198.18.0.0/16") {
+				return "line 7: RULE_APPEND failed (Invalid argument)"
+			}
+			if strings.Contains(input, scratchChain) { // in the midst of the search
+				for _, b := range bindings {
+					_, err := ask(node, b.VIP)
+					require.NoError(t, err)
+				}
+			}
+			return ""
+		}
+		bad.Sources = prefixes("0.0.0.0/1", "198.18.0.0/16")
+		for range 2 {
+			err := r.Commit(t.Context(), intercept.State{Bindings: []intercept.Binding{good, bad}})
+			var b *intercept.BindingError
+			require.ErrorAs(t, err, &b)
+			assert.Equal(t, "bad", b.Binding.Owner)
+			assert.Equal(t, 1, r.Stats().IPv4.Quarantined)
+			_, err = ask(node, good.VIP)
+			require.NoError(t, err)
+		}
+		bad.Sources = bad.Sources[:1]
+		require.NoError(t, r.Commit(t.Context(), intercept.State{Bindings: []intercept.Binding{good, bad}}), "other rules are tried at once")
+	})
+}
+
 func TestRefusalOfEverythingBlamesNoBinding(t *testing.T) {
 	t.Parallel()
 	lab.Run(t, func(t *testing.T, node *lab.Host) {
@@ -230,10 +288,15 @@ func TestServicesWorkWithoutFilterRules(t *testing.T) {
 			return ""
 		}
 		bindings := []intercept.Binding{bind("10.96.0.1", 80, intercept.TCP, 61000, "ns/web")}
+		dropped := bind("10.96.0.2", 80, intercept.TCP, 0, "ns/dropped")
+		dropped.Listen = nowhere
+		bindings = append(bindings, dropped)
 		require.NoError(t, r.Commit(t.Context(), intercept.State{Bindings: bindings}))
 		assert.ErrorContains(t, r.Stats().IPv4.FilterErr, "conntrack")
 		_, err := ask(node, bindings[0].VIP)
 		require.NoError(t, err)
+		_, err = ask(node, dropped.VIP)
+		assert.ErrorIs(t, err, syscall.ECONNREFUSED, "the next best to silence")
 		ok, err := r.Verify(t.Context())
 		require.NoError(t, err)
 		assert.True(t, ok)
@@ -241,6 +304,10 @@ func TestServicesWorkWithoutFilterRules(t *testing.T) {
 		require.NoError(t, r.Commit(t.Context(), intercept.State{Bindings: bindings}))
 		assert.NoError(t, r.Stats().IPv4.FilterErr)
 		assert.Contains(t, dump(t, mode, false, "filter"), "-j REDIAL-INPUT")
+		quiet := call(t, node, []intercept.VIP{dropped.VIP})
+		_, err = ask(node, bindings[0].VIP)
+		require.NoError(t, err)
+		quiet.requireUnbroken(t)
 	})
 }
 

@@ -35,15 +35,38 @@ type ruleset struct{ filter, nat table }
 // drops.
 func (r ruleset) tables() []table { return []table{r.filter, r.nat} }
 
+// drops reports whether the filter table drops what rules lead to the discard port.
+func (r ruleset) drops() bool {
+	return slices.ContainsFunc(r.filter.chains, func(c chain) bool {
+		return slices.ContainsFunc(c.rules, func(rule string) bool { return strings.HasSuffix(rule, "-j DROP") })
+	})
+}
+
+// layout is what the rules of one family depend on besides the bindings.
+type layout struct {
+	v6   bool
+	mark uint32
+	// ports are the proxy ports to guard; the zero value means none.
+	ports intercept.PortRange
+	// target is the address to translate to; the zero value means REDIRECT.
+	target netip.Addr
+	// pods are those sources that are of the family: prefixes in canonical form, and interfaces.
+	pods []intercept.PodSource
+	// node holds the node's own addresses. Only bindings with Sources depend on them.
+	node []netip.Addr
+	// nodePorts say where NodePorts are open.
+	nodePorts nodePorts
+}
+
 // render lays out the rules of one family. It is a pure function; leaves may come in any order.
-func render(v6 bool, mark uint32, ports intercept.PortRange, leaves []leaf) ruleset {
+func (l layout) render(leaves []leaf) ruleset {
 	return ruleset{
-		filter: table{"filter", renderFilter(v6, ports)},
-		nat:    table{"nat", renderNat(v6, mark, leaves)},
+		filter: table{"filter", l.renderFilter(slices.ContainsFunc(leaves, leaf.drops))},
+		nat:    table{"nat", l.renderNat(leaves)},
 	}
 }
 
-func renderNat(v6 bool, mark uint32, leaves []leaf) []chain {
+func (l layout) renderNat(leaves []leaf) []chain {
 	leaves = slices.SortedFunc(slices.Values(leaves), func(a, b leaf) int { return compareVIPs(a.vip, b.vip) })
 	// The unspecified address sorts first.
 	split := 0
@@ -53,24 +76,24 @@ func renderNat(v6 bool, mark uint32, leaves []leaf) []chain {
 	nodePorts, services := leaves[:split], leaves[split:]
 
 	prerouting := chain{name: preroutingChain}
-	if !v6 {
+	if !l.v6 {
 		// A neighbour can route 127.0.0.1 to us, and translating such a packet would save it from the martian check. The
 		// kernel drops ::1 from outside before this hook.
 		prerouting.rules = append(prerouting.rules, "-d 127.0.0.0/8 -j RETURN")
 	}
 	prerouting.rules = append(prerouting.rules, "-j "+servicesChain)
 	output := chain{name: outputChain}
-	if mark != 0 {
-		output.rules = append(output.rules, fmt.Sprintf("-m mark --mark %#x/%#x -j RETURN", mark, mark))
+	if l.mark != 0 {
+		output.rules = append(output.rules, fmt.Sprintf("-m mark --mark %#x/%#x -j RETURN", l.mark, l.mark))
 	}
 	output.rules = append(output.rules, "-j "+servicesChain)
 
 	t := &tree{chains: []chain{prerouting, output}}
 	root := t.add(servicesChain)
 	t.byAddress(root, services)
-	if len(nodePorts) > 0 {
-		// After the VIPs: an external address may be one of the node's.
-		t.rule(root, "-m addrtype --dst-type LOCAL -j %s", nodePortsChain)
+	// After the VIPs: an external address may be one of the node's.
+	if jumps := l.nodePorts.jumps(); len(nodePorts) > 0 && len(jumps) > 0 {
+		t.chains[root].rules = append(t.chains[root].rules, jumps...)
 		t.byProtocol(t.add(nodePortsChain), nodePortsChain, nodePorts)
 	}
 	return t.chains
@@ -80,60 +103,33 @@ func renderNat(v6 bool, mark uint32, leaves []leaf) []chain {
 // comes directly would get around source ranges and traffic policies and is refused. Only the first packet of a
 // connection is refused, and only the client's direction is let in: a local client's ephemeral port may lie in the
 // range, and replies to it are none of our business.
-func renderFilter(v6 bool, ports intercept.PortRange) []chain {
-	if ports.Size() == 0 {
-		return nil
-	}
+//
+// If some rule drops, what it led to the discard port ends here, before it is let in anywhere.
+func (l layout) renderFilter(drops bool) []chain {
+	c := chain{name: inputChain}
 	unreachable := "icmp-port-unreachable"
-	if v6 {
+	if l.v6 {
 		unreachable = "icmp6-port-unreachable"
 	}
-	c := chain{name: inputChain}
-	for _, p := range []struct{ protocol, refusal string }{{"tcp", "tcp-reset"}, {"udp", unreachable}} {
-		match := fmt.Sprintf("-p %s -m %s --dport %d:%d", p.protocol, p.protocol, ports.First, ports.Last)
-		c.rules = append(c.rules,
-			match+" -m conntrack --ctstate DNAT --ctdir ORIGINAL -j ACCEPT",
-			match+" -m conntrack --ctstate NEW -m conntrack ! --ctstate DNAT -j REJECT --reject-with "+p.refusal)
-	}
-	return []chain{c}
-}
-
-// newLeaf renders the rule of one binding. to is the address to translate to; the zero value means REDIRECT.
-func newLeaf(b intercept.Binding, to netip.Addr) leaf {
-	var rule strings.Builder
-	if !b.VIP.NodePort() {
-		fmt.Fprintf(&rule, "-d %s/%d ", b.VIP.Addr, b.VIP.Addr.BitLen())
-	}
-	fmt.Fprintf(&rule, "-p %s -m %s --dport %d ", b.VIP.Protocol, b.VIP.Protocol, b.VIP.Port)
-	if c := comment(b.Owner); c != "" {
-		fmt.Fprintf(&rule, "-m comment --comment \"%s\" ", c)
-	}
-	if to.IsValid() {
-		fmt.Fprintf(&rule, "-j DNAT --to-destination %s", netip.AddrPortFrom(to, b.Listen.Port()))
-	} else {
-		fmt.Fprintf(&rule, "-j REDIRECT --to-ports %d", b.Listen.Port())
-	}
-	return leaf{b.VIP, rule.String()}
-}
-
-// maxComment is half of what the comment match holds, and below what native nftables comments hold (128), which
-// iptables-nft may come to use.
-const maxComment = 120
-
-// comment makes any text safe to stand between double quotes in the input of iptables-restore.
-func comment(owner string) string {
-	var b strings.Builder
-	for _, r := range owner {
-		switch {
-		case b.Len() >= maxComment:
-			return strings.TrimSpace(b.String())
-		case r < ' ' || r > '~' || strings.ContainsRune("\"'`\\", r):
-			b.WriteByte('_')
-		default:
-			b.WriteByte(byte(r))
+	const translated = "-m conntrack --ctstate DNAT --ctdir ORIGINAL"
+	protocols := []struct{ name, refusal string }{{"tcp", "tcp-reset"}, {"udp", unreachable}}
+	if drops {
+		for _, p := range protocols {
+			c.rules = append(c.rules, fmt.Sprintf("-p %s -m %s --dport %d %s -j DROP", p.name, p.name, discardPort, translated))
 		}
 	}
-	return strings.TrimSpace(b.String())
+	if l.ports.Size() > 0 {
+		for _, p := range protocols {
+			match := fmt.Sprintf("-p %s -m %s --dport %d:%d", p.name, p.name, l.ports.First, l.ports.Last)
+			c.rules = append(c.rules,
+				match+" "+translated+" -j ACCEPT",
+				match+" -m conntrack --ctstate NEW -m conntrack ! --ctstate DNAT -j REJECT --reject-with "+p.refusal)
+		}
+	}
+	if len(c.rules) == 0 {
+		return nil
+	}
+	return []chain{c}
 }
 
 // compareVIPs is the order of rules: address, protocol, port.

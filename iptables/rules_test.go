@@ -31,7 +31,7 @@ func bind(addr string, port uint16, protocol intercept.Protocol, listen uint16, 
 func leavesOf(bindings []intercept.Binding, to netip.Addr) []leaf {
 	var leaves []leaf
 	for _, b := range bindings {
-		leaves = append(leaves, newLeaf(b, to))
+		leaves = append(leaves, layout{target: to}.leaf(b))
 	}
 	return leaves
 }
@@ -253,16 +253,27 @@ func TestSift(t *testing.T) {
 	multicast := bind("224.0.0.1", 80, intercept.TCP, 1, "multicast")
 	mapped := bind("::ffff:192.0.2.9", 80, intercept.TCP, 1, "mapped")
 	empty := intercept.Binding{Owner: "empty"}
+	crossedLocal := bind("192.0.2.5", 80, intercept.TCP, 1, "crossed local")
+	crossedLocal.Local = wildcard(true, 1)
+	silentLocal := bind("192.0.2.6", 80, intercept.TCP, 1, "no local port")
+	silentLocal.Local = wildcard(false, 0)
+	dropped := intercept.Binding{VIP: vip("192.0.2.7", 80, intercept.TCP), Owner: "dropped"}
+	ranged := bind("192.0.2.8", 80, intercept.TCP, 1, "ranged")
+	ranged.Sources = prefixes("198.18.1.0/24", "2001:db8::/32", "198.18.0.9/24")
+	again := ranged
+	again.Sources = prefixes("198.18.0.0/24", "198.18.1.0/24", "198.18.1.0/24")
+	canonical := ranged
+	canonical.Sources = prefixes("198.18.0.0/24", "198.18.1.0/24")
 
-	valid, errs := sift([]intercept.Binding{rival, twin, crossed, silent, multicast, mapped, empty, good, six})
-	assert.Equal(t, map[bool][]intercept.Binding{false: {good}, true: {six}}, valid)
+	valid, errs := sift([]intercept.Binding{rival, twin, crossed, silent, multicast, mapped, empty, good, six, crossedLocal, silentLocal, dropped, ranged, again})
+	assert.Equal(t, map[bool][]intercept.Binding{false: {good, dropped, canonical}, true: {six}}, valid)
 	var refused []string
 	for _, err := range errs {
 		var b *intercept.BindingError
 		require.ErrorAs(t, err, &b)
 		refused = append(refused, b.Binding.Owner)
 	}
-	assert.ElementsMatch(t, []string{"b", "crossed", "no port", "multicast", "mapped", "empty"}, refused)
+	assert.ElementsMatch(t, []string{"b", "crossed", "no port", "multicast", "mapped", "empty", "crossed local", "no local port"}, refused)
 }
 
 func TestWords(t *testing.T) {
@@ -333,3 +344,8 @@ func TestTranslateTo(t *testing.T) {
 }
 
 func newRandom() *rand.Rand { return rand.New(rand.NewPCG(3, 4)) }
+
+// render lays out rules with NodePorts open everywhere.
+func render(v6 bool, mark uint32, ports intercept.PortRange, leaves []leaf) ruleset {
+	return layout{v6: v6, mark: mark, ports: ports, nodePorts: newNodePorts(v6, intercept.State{})}.render(leaves)
+}

@@ -18,6 +18,8 @@ type FamilyStats struct {
 	Repairs int
 	// Quarantined is the number of bindings left out now, because the kernel refuses their rules.
 	Quarantined int
+	// Dropping is the number of bindings whose clients from elsewhere are dropped without an answer, whatever their address.
+	Dropping int
 	// Chains and Rules are what is in force now, jumps from built-in chains not counted.
 	Chains, Rules int
 	// FlowsRemoved counts connection tracking entries of UDP that contradicted the rules and were deleted.
@@ -26,7 +28,8 @@ type FamilyStats struct {
 	FlowsErr error
 	// Err says why the family is not steered at all; nil if it is.
 	Err error
-	// FilterErr says why the proxy ports are not guarded against direct access; nil if they are or need not be.
+	// FilterErr says why the proxy ports are not guarded against direct access, and clients refused that should be dropped;
+	// nil if all is well or nothing of the kind is asked for.
 	FilterErr error
 }
 
@@ -46,7 +49,7 @@ func (r *Rules) publish() {
 		now.Quarantined, now.Err, now.FilterErr = len(f.quarantined), f.broken, f.filterErr
 		now.FlowsRemoved, now.FlowsErr = r.flowsRemoved[f.v6], r.flowsErr[f.v6]
 		if f.applied != nil {
-			now.Target = describe(f.target)
+			now.Target, now.Dropping = describe(f.target), f.dropping
 			for _, t := range f.applied.tables() {
 				now.Chains += len(t.chains)
 				for _, c := range t.chains {

@@ -15,22 +15,30 @@ type packet struct {
 	to    intercept.VIP
 	local bool // the destination is an address of the node
 	mark  uint32
+
+	from      netip.Addr // the zero value is in no prefix
+	fromLocal bool       // from is an address of the node
+	in        string     // the interface; "" in OUTPUT
 }
 
-// verdict is where a packet ended and how many rules it was compared with. "" means that it left our chains as it came.
+// verdict is where a packet ended and how many rules it was compared with. "" means that it left our chains as it came,
+// "DROP" that the filter table would end it.
 type verdict struct {
 	target string
 	rules  int
 }
 
 // tracer follows packets through the text that would be restored.
-type tracer map[string][][]string
+type tracer struct {
+	chains map[string][][]string
+	filter string
+}
 
 func newTracer(r ruleset) tracer {
-	t := tracer{}
+	t := tracer{map[string][][]string{}, restoreInput(r.filter, nil)}
 	for line := range strings.Lines(restoreInput(r.nat, nil)) {
 		if args := words(strings.TrimSpace(line)); args[0] == "-A" {
-			t[args[1]] = append(t[args[1]], args[2:])
+			t.chains[args[1]] = append(t.chains[args[1]], args[2:])
 		}
 	}
 	return t
@@ -39,11 +47,15 @@ func newTracer(r ruleset) tracer {
 func (t tracer) trace(p packet) verdict {
 	v := verdict{}
 	v.target, _ = t.walk("REDIAL-"+p.hook, p, &v.rules)
+	drop := fmt.Sprintf("-A REDIAL-INPUT -p %[1]s -m %[1]s --dport 9 -m conntrack --ctstate DNAT --ctdir ORIGINAL -j DROP\n", p.to.Protocol)
+	if (strings.HasSuffix(v.target, " 9") || strings.HasSuffix(v.target, ":9")) && strings.Contains(t.filter, drop) {
+		v.target = "DROP"
+	}
 	return v
 }
 
 func (t tracer) walk(chain string, p packet, count *int) (target string, done bool) {
-	for _, rule := range t[chain] {
+	for _, rule := range t.chains[chain] {
 		*count++
 		matches, target, operand := match(rule, p)
 		switch {
@@ -70,6 +82,12 @@ func match(rule []string, p packet) (matches bool, target, operand string) {
 		case "-m", "--comment":
 		case "-d":
 			matches = matches && netip.MustParsePrefix(arg).Contains(p.to.Addr)
+		case "-s":
+			matches = matches && netip.MustParsePrefix(arg).Contains(p.from)
+		case "-i":
+			matches = matches && matchesInterface(arg, p.in)
+		case "--src-type":
+			matches = matches && arg == "LOCAL" && p.fromLocal
 		case "-p":
 			matches = matches && arg == p.to.Protocol.String()
 		case "--dport":
@@ -85,7 +103,7 @@ func match(rule []string, p packet) (matches bool, target, operand string) {
 			fmt.Sscanf(arg, "0x%x/0x%x", &value, &mask)
 			matches = matches && p.mark&mask == value
 		case "--dst-type":
-			matches = matches && p.local
+			matches = matches && arg == "LOCAL" && p.local
 		case "-j":
 			target = arg
 		case "--to-ports", "--to-destination":
@@ -95,4 +113,11 @@ func match(rule []string, p packet) (matches bool, target, operand string) {
 		}
 	}
 	return matches, target, operand
+}
+
+func matchesInterface(pattern, name string) bool {
+	if begin, wild := strings.CutSuffix(pattern, "+"); wild {
+		return strings.HasPrefix(name, begin)
+	}
+	return pattern == name
 }

@@ -7,8 +7,6 @@ import (
 	"math/bits"
 	"net/netip"
 	"strings"
-
-	"redial/proxy/intercept"
 )
 
 // fanout is the number of VIPs above which a chain is split, and the number of ways it is split.
@@ -21,12 +19,6 @@ const maxChainName = 28
 type chain struct {
 	name  string
 	rules []string
-}
-
-// leaf is the rule of one VIP.
-type leaf struct {
-	vip  intercept.VIP
-	rule string
 }
 
 // tree collects the chains that a set of leaves is spread over. Leaves are always sorted by compareVIPs, so that those
@@ -118,6 +110,7 @@ func (t *tree) byPort(at int, base string, leaves []leaf) {
 func (t *tree) list(at int, leaves []leaf) {
 	for _, l := range leaves {
 		t.chains[at].rules = append(t.chains[at].rules, l.rule)
+		t.chains = append(t.chains, l.chains...)
 	}
 }
 
