@@ -33,6 +33,14 @@ func (n Node) Equal(o Node) bool {
 // taintLeaving is what the cluster autoscaler puts on a node that it is about to remove. Its source has the only constant.
 const taintLeaving = "ToBeDeletedByClusterAutoscaler"
 
+// withPrimary returns n with a as the primary address of its family; as it is if a is not valid.
+func (n Node) withPrimary(a netip.Addr) Node {
+	if a.IsValid() {
+		n.Addrs = append([]netip.Addr{a}, slices.DeleteFunc(slices.Clone(n.Addrs), func(o netip.Addr) bool { return o == a })...)
+	}
+	return n
+}
+
 // TranslateNode turns a Node into its value. Addresses that cannot be read, or be those of a node, are left out, and so
 // is what is given twice.
 func TranslateNode(n *v1.Node) Node {

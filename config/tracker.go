@@ -1,6 +1,7 @@
 package config
 
 import (
+	"net/netip"
 	"sync"
 	"time"
 
@@ -53,6 +54,8 @@ type tracked struct {
 type Options struct {
 	// Node is what is known of the node before [Tracker.SetNode] is called: usually its name.
 	Node Node
+	// PrimaryIP, if valid, is the primary address of the node in its family, whatever SetNode says.
+	PrimaryIP netip.Addr
 	// ServiceProxyName, if not empty, has only Services served whose label service.kubernetes.io/service-proxy-name has
 	// this value. Empty means those without the label.
 	ServiceProxyName string
@@ -65,7 +68,7 @@ type Options struct {
 func NewTracker(opts Options) *Tracker {
 	return &Tracker{
 		opts:     opts,
-		node:     opts.Node,
+		node:     opts.Node.withPrimary(opts.PrimaryIP),
 		changed:  make(chan struct{}, 1),
 		services: map[ServiceName]*tracked{},
 		owners:   map[objectName]ServiceName{},
@@ -170,6 +173,7 @@ func (t *Tracker) DeleteEndpoints(name ServiceName) {
 func (t *Tracker) SetNode(n Node) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	n = n.withPrimary(t.opts.PrimaryIP)
 	if t.node.Equal(n) {
 		return
 	}

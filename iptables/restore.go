@@ -33,7 +33,8 @@ type family struct {
 	applied   *ruleset
 	seen      map[string]image // per table, right after the last write
 	writtenAt moment
-	target    netip.Addr // with which applied was rendered
+	written   map[string]int // rules of the last write, by table
+	target    netip.Addr     // with which applied was rendered
 
 	filterErr   error // why the filter rules could not be written; nil: they were
 	quarantined map[intercept.VIP]quarantine
@@ -105,6 +106,7 @@ func (f *family) sameTables(want ruleset) bool {
 // the time for that either.
 func (f *family) writeChanges(ctx context.Context, want ruleset, changed, gone map[string][]string) (bool, error) {
 	input, written := "", map[string]bool{}
+	f.written = map[string]int{}
 	tables := want.tables()
 	if f.applied.drops() && !want.drops() {
 		slices.Reverse(tables) // the tables change one after the other, and who was dropped must not be refused in between
@@ -115,6 +117,7 @@ func (f *family) writeChanges(ctx context.Context, want ruleset, changed, gone m
 			if slices.Contains(changed[t.name], c.name) {
 				part.chains = append(part.chains, c)
 				written[c.name] = true
+				f.written[t.name] += len(c.rules)
 			}
 		}
 		input += restoreInput(part, gone[t.name])
@@ -122,6 +125,7 @@ func (f *family) writeChanges(ctx context.Context, want ruleset, changed, gone m
 	before := f.seen
 	f.applied = nil
 	if err := f.restore(ctx, input); err != nil {
+		f.stats.FailedPartials++
 		if !blamesInput(err) {
 			return false, err
 		}
@@ -145,6 +149,12 @@ func (f *family) writeChanges(ctx context.Context, want ruleset, changed, gone m
 
 // writeWhole writes everything, whatever is there: chains of an earlier process, duplicate jumps, other people's edits.
 func (f *family) writeWhole(ctx context.Context, want ruleset) error {
+	f.written = map[string]int{}
+	for _, t := range want.tables() {
+		for _, c := range t.chains {
+			f.written[t.name] += len(c.rules)
+		}
+	}
 	if err := f.writeTables(ctx, want.tables()); err != nil {
 		if !blamesInput(err) && !blamesTable(err) {
 			return err

@@ -14,6 +14,8 @@ type FamilyStats struct {
 	Target string
 	// Restores counts executions of iptables-restore, FailedRestores those that failed.
 	Restores, FailedRestores int
+	// FailedPartials counts those of them that were to write only what had changed. Everything is written then.
+	FailedPartials int
 	// Repairs counts the times that rules were found changed or missing and were written again.
 	Repairs int
 	// Quarantined is the number of bindings left out now, because the kernel refuses their rules.
@@ -22,6 +24,8 @@ type FamilyStats struct {
 	Dropping int
 	// Chains and Rules are what is in force now, jumps from built-in chains not counted.
 	Chains, Rules int
+	// Tables are those that hold rules of ours.
+	Tables []TableStats
 	// FlowsRemoved counts connection tracking entries of UDP that contradicted the rules and were deleted.
 	FlowsRemoved uint
 	// FlowsErr says why such entries could not be deleted; nil if they could.
@@ -31,6 +35,14 @@ type FamilyStats struct {
 	// FilterErr says why the proxy ports are not guarded against direct access, and clients refused that should be dropped;
 	// nil if all is well or nothing of the kind is asked for.
 	FilterErr error
+}
+
+// TableStats is one table of a family.
+type TableStats struct {
+	Name string
+	// Rules is the number of rules in force, jumps from built-in chains not counted, Written how many of them the last write
+	// wrote.
+	Rules, Written int
 }
 
 // Stats may be called at any time. It shows the state after the last Commit or Cleanup.
@@ -51,10 +63,16 @@ func (r *Rules) publish() {
 		if f.applied != nil {
 			now.Target, now.Dropping = describe(f.target), f.dropping
 			for _, t := range f.applied.tables() {
-				now.Chains += len(t.chains)
-				for _, c := range t.chains {
-					now.Rules += len(c.rules)
+				if len(t.chains) == 0 {
+					continue
 				}
+				table := TableStats{Name: t.name, Written: f.written[t.name]}
+				for _, c := range t.chains {
+					table.Rules += len(c.rules)
+				}
+				now.Chains += len(t.chains)
+				now.Rules += table.Rules
+				now.Tables = append(now.Tables, table)
 			}
 		}
 		if f.v6 {

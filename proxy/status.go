@@ -25,7 +25,9 @@ type SyncStatus struct {
 	Repairs  uint64        `json:"repairs"`  // times the rules had been changed by somebody else
 	Last     time.Time     `json:"last"`     // begin of the last run; zero before the first
 	Took     time.Duration `json:"took"`     // nanoseconds
-	Error    string        `json:"error,omitempty"`
+	// LastSuccess is the end of the last run that did not fail; zero before the first.
+	LastSuccess time.Time `json:"lastSuccess,omitzero"`
+	Error       string    `json:"error,omitempty"`
 
 	Queued          time.Time `json:"queued"`          // when a sync was asked for last; zero before the first
 	ServiceChanges  uint64    `json:"serviceChanges"`  // changes of Services so far

@@ -48,7 +48,9 @@ func (p *Proxier) step(ctx context.Context, asked bool) error {
 		p.cfg.Observer.Synced(p.sync.Took, p.full, err)
 	}
 	p.full = err != nil
-	if err != nil {
+	if err == nil {
+		p.sync.LastSuccess = time.Now()
+	} else {
 		p.sync.Failures++
 		p.sync.Error = err.Error()
 		if ctx.Err() == nil {

@@ -90,9 +90,10 @@ func reset(f *pflag.Flag) {
 	f.Changed = false
 }
 
-// writeConfig writes the options as a configuration file. lost are the flags that were given and have no place in one.
-func (o *options) writeConfig() (lost []string, err error) {
-	c := &kubeproxy.Config{}
+// effective returns the options as a configuration file has them. lost are the flags that were given and have no place in
+// one.
+func (o *options) effective() (c *kubeproxy.Config, lost []string, err error) {
+	c = &kubeproxy.Config{}
 	precedence := kubeproxy.Flags()
 	var errs []error
 	o.flags.VisitAll(func(f *pflag.Flag) {
@@ -112,7 +113,24 @@ func (o *options) writeConfig() (lost []string, err error) {
 			lost = append(lost, "--"+f.Name)
 		}
 	})
-	if err := errors.Join(errs...); err != nil {
+	return c, lost, errors.Join(errs...)
+}
+
+// configz is the configuration in force, in the shape that kube-proxy's /configz has.
+func (o *options) configz() func() any {
+	return func() any {
+		c, _, err := o.effective()
+		if err != nil {
+			return map[string]string{"error": err.Error()}
+		}
+		return map[string]any{"kubeproxy.config.k8s.io": c}
+	}
+}
+
+// writeConfig writes the options as a configuration file. lost are the flags that were given and have no place in one.
+func (o *options) writeConfig() (lost []string, err error) {
+	c, lost, err := o.effective()
+	if err != nil {
 		return nil, err
 	}
 	content, err := c.Encode()

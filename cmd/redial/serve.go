@@ -48,8 +48,6 @@ func newServers(n *node) *servers {
 
 // run serves until ctx ends. An error is an address that cannot be listened at, where that is to end the process.
 func (s *servers) run(ctx context.Context, n *node) error {
-	healthz := http.NewServeMux()
-	healthz.Handle("/", s.node.Handler())
 	var running sync.WaitGroup
 	var mu sync.Mutex
 	var failed error
@@ -69,9 +67,9 @@ func (s *servers) run(ctx context.Context, n *node) error {
 			}
 		})
 	}
-	serve("health", s.opts.healthz, healthz)
+	serve("health", s.opts.healthz, s.node.Handler())
 	serve("metrics", s.opts.metrics, s.metrics.Handler(metrics.HandlerConfig{
-		Mode: "userspace", Configz: s.opts.configz, Profiling: s.opts.profiling, Log: n.log,
+		Mode: "userspace", Configz: s.opts.configz(), Profiling: s.opts.profiling, Log: n.log,
 	}))
 	<-ctx.Done()
 	running.Wait()
@@ -110,11 +108,11 @@ func (n *node) snapshot() metrics.Snapshot {
 		LastQueued: sum.Sync.Queued, LastSynced: sum.Sync.LastSuccess,
 		SyncFailures:   sum.Sync.Failures,
 		ServiceChanges: sum.Sync.ServiceChanges, EndpointChanges: sum.Sync.EndpointChanges,
-		PendingServiceChanges: sum.Sync.PendingServiceChanges, PendingEndpointChanges: sum.Sync.PendingEndpointChanges,
-		SourceSynced: sum.Sync.Syncs > 0, LastEvent: n.source.LastEvent(),
+		PendingServiceChanges: int(sum.Sync.PendingServiceChanges), PendingEndpointChanges: int(sum.Sync.PendingEndpointChanges),
+		SourceSynced: n.sourceSynced(), LastEvent: n.lastEvent(),
 		Families: map[config.Family]metrics.Family{},
 		Serving:  sum.Serving, Refusing: sum.Refusing,
-		TCP: traffic(totals.TCP), UDP: traffic(totals.UDP),
+		TCP: trafficOf(totals.TCP), UDP: trafficOf(totals.UDP),
 	}
 	for _, family := range config.Families {
 		s.Families[family] = metrics.Family{}
@@ -148,7 +146,7 @@ func rulesOf(s iptables.FamilyStats) metrics.Family {
 	return f
 }
 
-func traffic(s relay.Stats) metrics.Traffic {
+func trafficOf(s relay.Stats) metrics.Traffic {
 	return metrics.Traffic{
 		Connected: s.Connected, Failed: s.Failed, NoBackend: s.NoBackend, Abandoned: s.Abandoned,
 		Active: s.Active, Retried: s.Retried, Retries: s.Retries, BytesIn: s.BytesIn, BytesOut: s.BytesOut,
@@ -156,4 +154,26 @@ func traffic(s relay.Stats) metrics.Traffic {
 		DatagramsIn: s.DatagramsIn, DatagramsOut: s.DatagramsOut, Unsendable: s.Dropped, Overflows: s.Overflows,
 		Expired: s.Expired, Evicted: s.Evicted,
 	}
+}
+
+// sourceSynced reports whether all that there was at the start has been taken over.
+func (n *node) sourceSynced() bool {
+	select {
+	case <-n.proxier.Synced():
+		return true
+	default:
+		return false
+	}
+}
+
+// lastEvent is when the Kubernetes API said something last; zero without one.
+func (n *node) lastEvent() (last time.Time) {
+	if s := n.source.Following(); s != nil {
+		for _, r := range s.Resources {
+			if r.Event.After(last) {
+				last = r.Event
+			}
+		}
+	}
+	return last
 }

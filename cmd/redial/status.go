@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"redial/config/kube"
 	"redial/config/manifest"
 	"redial/proxy"
 	"redial/proxy/admin"
@@ -25,6 +26,7 @@ type status struct {
 	FDLimit      int                `json:"fdLimit"`
 	Manifests    string             `json:"manifests"`
 	Problems     []manifest.Problem `json:"problems,omitempty"` // of the manifests
+	Following    *kube.Status       `json:"cluster,omitempty"`  // how far the source is with the Kubernetes API
 	Interception string             `json:"interception"`
 	ProxyPorts   string             `json:"proxyPorts"`
 	IPTables     *steering          `json:"iptables,omitempty"`
@@ -77,6 +79,9 @@ func (s *status) print(w io.Writer, wide bool, now time.Time) error {
 	fmt.Fprintf(t, "%s, pid %d, up %s, %s\n", s.Version, s.PID, now.Sub(s.Started).Round(time.Second), s.steering())
 	if s.Sync.Error != "" {
 		fmt.Fprintf(t, "LAST SYNC FAILED: %s\n", oneLine(s.Sync.Error))
+	}
+	if s.Following != nil {
+		printFollowing(t, s.Following, now)
 	}
 	if s.IPTables != nil {
 		s.IPTables.print(t)

@@ -30,6 +30,9 @@ type node struct {
 	rules   *iptables.Rules // nil without interception
 	relay   *relay.Relay
 	proxier *proxy.Proxier
+	servers *servers
+
+	nodePorts proxy.NodePortAddresses
 }
 
 // run serves until ctx ends, then drains. An error is one of starting, or of a part that cannot go on.
@@ -85,7 +88,18 @@ func run(ctx context.Context, opts *options) error {
 	if opts.configFile != "" {
 		start(func(ctx context.Context) error { return kubeproxy.Watch(ctx, opts.configFile, opts.content, log) })
 	}
+	// Until after the drain: whoever asks then has to hear that the node is on its way out.
+	serving, stopServing := context.WithCancel(context.Background())
+	var served sync.WaitGroup
+	served.Go(func() {
+		if err := n.servers.run(serving, n); err != nil {
+			stop(err)
+		}
+	})
+	defer served.Wait()
+	defer stopServing()
 	<-parts.Done()
+	n.servers.node.Stop()
 	running.Wait()
 	// From here on, whoever comes next may steer.
 	unlock()
@@ -108,6 +122,7 @@ func wire(opts *options, log *logrus.Entry, fds int) (*node, error) {
 	n := &node{opts: opts, log: log, started: time.Now(), fds: fds}
 	n.tracker = config.NewTracker(config.Options{
 		Node:               config.Node{Name: opts.nodeName},
+		PrimaryIP:          opts.nodeIP,
 		ServiceProxyName:   opts.serviceProxyName,
 		DisableExternalIPs: opts.disableExternalIPs,
 	})
@@ -138,14 +153,29 @@ func wire(opts *options, log *logrus.Entry, fds int) (*node, error) {
 		Mark:             mark,
 		Log:              log,
 	})
+	if n.nodePorts, err = proxy.ParseNodePortAddresses(opts.nodePortAddresses); err != nil {
+		return nil, fmt.Errorf("--nodeport-addresses: %w", err)
+	}
+	if warning := n.nodePorts.Warning(); warning != "" {
+		log.Warn(warning)
+	}
+	n.servers = newServers(n)
 	n.proxier = proxy.New(proxy.Config{
-		Tracker:       n.tracker,
-		Interceptor:   interceptor,
-		Relay:         n.relay,
-		Ports:         opts.ports,
-		MinSyncPeriod: max(opts.minSyncPeriod, time.Nanosecond), // 0 is for its default
-		SyncPeriod:    opts.syncPeriod,
-		Log:           log,
+		Tracker:              n.tracker,
+		Interceptor:          interceptor,
+		Relay:                n.relay,
+		Ports:                opts.ports,
+		MinSyncPeriod:        max(opts.minSyncPeriod, time.Nanosecond), // 0 is for its default
+		SyncPeriod:           opts.syncPeriod,
+		NodePortAddresses:    n.nodePorts,
+		NoLocalhostNodePorts: !opts.localhostNodePorts,
+		LocalPods: proxy.LocalPods{
+			Prefixes: opts.localPods.prefixes, NodeCIDR: opts.localPods.nodeCIDR, Interfaces: opts.localPods.interfaces,
+		},
+		HealthChecks: healthChecks{n.servers.services},
+		Report:       n.source.Report,
+		Observer:     n.servers.metrics,
+		Log:          log,
 	})
 	return n, nil
 }
@@ -169,6 +199,7 @@ func (n *node) status() status {
 		FDLimit:      n.fds,
 		Manifests:    n.opts.manifests,
 		Problems:     n.source.Problems(),
+		Following:    n.source.Following(),
 		Interception: n.opts.interception,
 		ProxyPorts:   n.opts.ports.String(),
 		Status:       n.proxier.Status(),
