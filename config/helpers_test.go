@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -142,18 +143,56 @@ func requireSound(t *testing.T, svc *Service) {
 				seen[a] = true
 			}
 		}
+		require.Equal(t, svc.Ports[0].InternalLocal, p.InternalLocal)
+		require.Equal(t, svc.Ports[0].ExternalLocal, p.ExternalLocal)
+		requireSoundRanges(t, svc.IPFamilies, p)
 		require.True(t, p.Affinity == 0 || p.Affinity >= 1e9 && p.Affinity <= 86400e9)
 		for i, e := range p.Endpoints {
 			a := e.Addr.Addr()
 			require.True(t, e.Addr.IsValid() && e.Addr.Port() != 0 && a == a.Unmap() && a.Zone() == "", "%v", e)
 			require.False(t, a.IsUnspecified() || a.IsMulticast() || a.IsLinkLocalUnicast(), "%v", a)
 			require.Contains(t, svc.IPFamilies, FamilyOf(a))
+			for _, names := range []Names{e.ForZones, e.ForNodes} {
+				require.Equal(t, names, NamesOf(strings.Split(string(names), ",")...))
+			}
 			require.True(t, i == 0 || p.Endpoints[i-1].Addr.Compare(e.Addr) < 0, "endpoints unsorted or repeated")
 		}
 	}
 	for _, p := range svc.Problems {
 		require.NotEmpty(t, p.Reason)
 		require.NotEmpty(t, p.Message)
+	}
+	if svc.HealthCheckNodePort != 0 {
+		require.NotEmpty(t, svc.Ports)
+		require.True(t, svc.Ports[0].ExternalLocal)
+	}
+}
+
+// requireSoundRanges checks that the ranges are canonical, and that no address is open in another role.
+func requireSoundRanges(t *testing.T, families []Family, p ServicePort) {
+	t.Helper()
+	if p.SourceRanges == nil {
+		return
+	}
+	for i, r := range p.SourceRanges {
+		require.True(t, r.IsValid() && r == r.Masked() && !r.Addr().Is4In6(), "%v", r)
+		require.Contains(t, families, FamilyOf(r.Addr()))
+		require.True(t, i == 0 || p.SourceRanges[i-1].Compare(r) < 0, "ranges unsorted or repeated")
+	}
+	for _, a := range p.LoadBalancerIPs {
+		require.NotContains(t, p.ExternalIPs, a)
+	}
+}
+
+func requireSoundNode(t *testing.T, n Node) {
+	t.Helper()
+	for i, a := range n.Addrs {
+		require.True(t, a.IsValid() && a == a.Unmap() && a.Zone() == "" && !a.IsUnspecified() && !a.IsMulticast(), "%v", a)
+		require.NotContains(t, n.Addrs[:i], a)
+	}
+	for i, r := range n.PodCIDRs {
+		require.True(t, r.IsValid() && r == r.Masked() && !r.Addr().Is4In6(), "%v", r)
+		require.NotContains(t, n.PodCIDRs[:i], r)
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	v1 "k8s.io/api/core/v1"
@@ -14,6 +15,13 @@ import (
 type event struct {
 	object string
 	apply  func(*Tracker)
+}
+
+// loadBalancer makes s one with policy Local.
+func loadBalancer(s *v1.Service, ranges ...string) {
+	s.Spec.Type, s.Spec.LoadBalancerSourceRanges = v1.ServiceTypeLoadBalancer, ranges
+	s.Spec.ExternalTrafficPolicy, s.Spec.HealthCheckNodePort = v1.ServiceExternalTrafficPolicyLocal, 32000
+	s.Status.LoadBalancer.Ingress = []v1.LoadBalancerIngress{{IP: "192.0.2.1"}}
 }
 
 // universe is a few objects in a few versions each, absence included, that get in each other's way: shared addresses,
@@ -30,6 +38,11 @@ func universe() []event {
 			func(s *v1.Service) { s.Spec.Ports[0].Name = "web" },
 			func(s *v1.Service) { s.Spec.ExternalIPs = []string{"bad", "192.0.2.1"} },
 			func(s *v1.Service) { s.Spec.ClusterIPs = []string{"10.0.0.1", "fd00::1"} },
+			func(s *v1.Service) { s.Spec.InternalTrafficPolicy = ptr(v1.ServiceInternalTrafficPolicyLocal) },
+			func(s *v1.Service) { loadBalancer(s) },
+			func(s *v1.Service) { loadBalancer(s, "10.0.0.0/8") },
+			func(s *v1.Service) { loadBalancer(s, "x") },
+			func(s *v1.Service) { s.Labels = map[string]string{labelServiceProxyName: "x"} },
 		} {
 			svc := newService(change)
 			svc.Name = name
@@ -54,13 +67,25 @@ func universe() []event {
 				ready := version != 1
 				s.Endpoints[0].Conditions.Ready = &ready
 				s.Endpoints[0].NodeName = ptr(fmt.Sprintf("node-%d", i))
+				s.Annotations = map[string]string{v1.EndpointsLastChangeTriggerTime: second(version + 1).Format(time.RFC3339Nano)}
+				s.Endpoints[1].Hints = &discoveryv1.EndpointHints{ForZones: []discoveryv1.ForZone{{Name: fmt.Sprint("zone-", version)}}}
+				if version == 1 {
+					s.Endpoints[0].Hints = s.Endpoints[1].Hints
+				}
 				if version == 2 {
 					s.Ports[0].Name = ptr("web")
 					s.Endpoints = append(s.Endpoints, discoveryv1.Endpoint{Addresses: []string{"fe80::1"}})
 				}
 				out = append(out, event{object, func(t *Tracker) { t.SetSlice(s) }})
+				headless := s.DeepCopy()
+				headless.Labels[v1.IsHeadlessService] = ""
+				out = append(out, event{object, func(t *Tracker) { t.SetSlice(headless) }})
 			}
 		}
+	}
+	for _, zone := range []string{"zone-0", "zone-1"} {
+		n := Node{Name: "node-0", Zone: zone}
+		out = append(out, event{"Node", func(t *Tracker) { t.SetNode(n) }})
 	}
 	return out
 }
@@ -82,15 +107,29 @@ func absorb(t *testing.T, state map[ServiceName]*Service, changes Changes) {
 	}
 }
 
-// fromScratch is what a Tracker makes of the objects, each set once.
-func fromScratch(last map[string]event) Changes {
+// fromScratch is what a Tracker makes of the objects, each set once, and the node it knows then.
+func fromScratch(last map[string]event) (Changes, Node) {
 	t := NewTracker(Options{})
 	for _, e := range last {
 		e.apply(t)
 	}
 	t.ServicesDelivered()
 	t.EndpointsDelivered()
-	return t.Take()
+	return t.Take(), t.Node()
+}
+
+// requireState checks that the state folded from changes is what the objects alone make.
+func requireState(t *testing.T, last map[string]event, state map[ServiceName]*Service, node Node) {
+	t.Helper()
+	want, wantNode := fromScratch(last)
+	require.Equal(t, wantNode, node)
+	require.Equal(t, len(want), len(state))
+	for name, svc := range want {
+		require.NotNil(t, state[name], name)
+		got := *state[name]
+		svc.Triggered, got.Triggered = time.Time{}, time.Time{} // of when, not of what
+		require.Equal(t, *svc, got)
+	}
 }
 
 // The state depends on the objects that exist, not on how they came about nor on when changes were taken.
@@ -119,12 +158,72 @@ func TestStateIsAFunctionOfTheObjects(t *testing.T) {
 			}
 		}
 		absorb(t, state, tr.Take())
-		want := fromScratch(last)
-		require.Equal(t, len(want), len(state), "seed %d", seed)
-		for name, svc := range want {
-			require.Equal(t, svc, state[name], "seed %d", seed)
+		requireState(t, last, state, tr.Node())
+	}
+}
+
+// All ways in which the life of a Service, of a slice beside another, and of the node can interleave, taken after every event, after
+// every other, and once: in between too, the state is a function of the objects.
+func TestAllInterleavings(t *testing.T) {
+	service := func(change ...func(*v1.Service)) func(*Tracker) {
+		return func(t *Tracker) { t.SetService(newService(change...)) }
+	}
+	slice := func(s *discoveryv1.EndpointSlice, zone string) func(*Tracker) {
+		s.Endpoints[0].Hints = &discoveryv1.EndpointHints{ForZones: []discoveryv1.ForZone{{Name: zone}}}
+		return func(t *Tracker) { t.SetSlice(s) }
+	}
+	lives := []struct {
+		object string
+		events []func(*Tracker)
+	}{
+		{"Service", []func(*Tracker){service(), service(func(s *v1.Service) { loadBalancer(s, "10.0.0.0/8") }),
+			func(t *Tracker) { t.DeleteService(web) }, service()}},
+		{"slice 1", []func(*Tracker){slice(triggeredAt("web-1", "10.1.0.1", 1), "a"), slice(triggeredAt("web-1", "10.1.0.1", 2), "b"),
+			func(t *Tracker) { t.DeleteSlice("default", "web-1") }}},
+		{"Node", []func(*Tracker){func(t *Tracker) { t.SetNode(Node{Name: "a"}) }, func(t *Tracker) { t.SetNode(Node{Name: "a", Zone: "a"}) }}},
+	}
+	other := event{"slice 2", slice(triggeredAt("web-2", "10.1.0.1", 3), "c")} // has the same endpoint all the time
+	n := 0
+	var order []int
+	var interleave func()
+	next := make([]int, len(lives))
+	interleave = func() {
+		done := true
+		for i, life := range lives {
+			if next[i] == len(life.events) {
+				continue
+			}
+			done = false
+			next[i]++
+			order = append(order, i)
+			interleave()
+			order = order[:len(order)-1]
+			next[i]--
+		}
+		if !done {
+			return
+		}
+		n++
+		for _, every := range []int{1, 2, len(order)} {
+			tr := delivered()
+			state, last, at := map[ServiceName]*Service{}, map[string]event{other.object: other}, make([]int, len(lives))
+			other.apply(tr)
+			for step, i := range order {
+				e := event{lives[i].object, lives[i].events[at[i]]}
+				at[i]++
+				e.apply(tr)
+				last[e.object] = e
+				if (step+1)%every == 0 {
+					absorb(t, state, tr.Take())
+					requireState(t, last, state, tr.Node())
+				}
+			}
+			absorb(t, state, tr.Take())
+			requireState(t, last, state, tr.Node())
 		}
 	}
+	interleave()
+	require.Equal(t, 1260, n)
 }
 
 // No order of first arrival matters, with or without a Take between the arrivals.

@@ -141,8 +141,9 @@ func (c *endpointChecker) done() []Problem {
 	return c.problems
 }
 
-// addr reads an address that stands where at says. It accepts loopback addresses, which the API forbids: a directory of manifests on one machine is served by processes
-// of that machine. Link-local addresses stay forbidden, since without a zone they cannot be dialled.
+// addr reads an address, which stands where at says. Loopback addresses, which the API forbids, are accepted: a directory
+// of manifests on one machine is served by processes of that machine. Link-local addresses stay forbidden, since without a
+// zone they cannot be dialled.
 func (c *endpointChecker) addr(at func() string, s string) (netip.Addr, bool) {
 	a, err := parseAddr(s)
 	switch why := notUnicast(a); {

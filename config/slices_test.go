@@ -1,6 +1,7 @@
 package config
 
 import (
+	"fmt"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -177,6 +178,115 @@ func TestDeduplication(t *testing.T) {
 			require.Equal(t, want, merged(newService(), worse, better).Ports[0].Endpoints, "%s after %s", better.Name, worse.Name)
 		}
 	}
+}
+
+func TestHints(t *testing.T) {
+	zones := func(names ...string) (out []discoveryv1.ForZone) {
+		for _, n := range names {
+			out = append(out, discoveryv1.ForZone{Name: n})
+		}
+		return out
+	}
+	s := newSlice("web-1", "10.1.0.1", "10.1.0.2", "10.1.0.3", "10.1.0.4", "10.1.0.5")
+	s.Endpoints[0].Hints = &discoveryv1.EndpointHints{ForZones: zones("b", "a", "b")}
+	s.Endpoints[1].Hints = &discoveryv1.EndpointHints{ForZones: zones("a"), ForNodes: []discoveryv1.ForNode{{Name: "node-a"}}}
+	s.Endpoints[2].Hints = &discoveryv1.EndpointHints{ForNodes: []discoveryv1.ForNode{{Name: "node-b"}, {Name: "node-a"}}}
+	s.Endpoints[3].Hints = &discoveryv1.EndpointHints{ForZones: zones("")}
+	s.Endpoints[4].Zone = ptr("a")
+	before := s.DeepCopy()
+	got := merged(newService(), s)
+	require.Equal(t, before, s)
+	var hints [][2]Names
+	for _, e := range got.Ports[0].Endpoints {
+		hints = append(hints, [2]Names{e.ForZones, e.ForNodes})
+	}
+	require.Equal(t, [][2]Names{{"a,b", ""}, {"a", "node-a"}, {"", "node-a,node-b"}, {}, {}}, hints,
+		"where an endpoint is says nothing of whom it is for")
+}
+
+// A hint that changes is a change, one that is written in another order is none.
+func TestHintsChange(t *testing.T) {
+	tr := delivered()
+	tr.SetService(newService())
+	set := func(zones ...string) Changes {
+		s := newSlice("web-1", "10.1.0.1")
+		s.Endpoints[0].Hints = &discoveryv1.EndpointHints{}
+		for _, z := range zones {
+			s.Endpoints[0].Hints.ForZones = append(s.Endpoints[0].Hints.ForZones, discoveryv1.ForZone{Name: z})
+		}
+		tr.SetSlice(s)
+		return tr.Take()
+	}
+	require.Equal(t, Names("a"), set("a")[web].Ports[0].Endpoints[0].ForZones)
+	require.Equal(t, Names("a,b"), set("a", "b")[web].Ports[0].Endpoints[0].ForZones)
+	require.Empty(t, set("b", "a"))
+	require.Equal(t, Names(""), set()[web].Ports[0].Endpoints[0].ForZones)
+}
+
+// Of two entries for one endpoint the one with hints counts, and a better state counts more. No order of arrival matters.
+func TestDeduplicationOfHints(t *testing.T) {
+	entry := func(name string, change func(*discoveryv1.Endpoint)) *discoveryv1.EndpointSlice {
+		s := newSlice(name, "10.1.0.1")
+		change(&s.Endpoints[0])
+		return s
+	}
+	zone := func(name string) *discoveryv1.EndpointHints {
+		return &discoveryv1.EndpointHints{ForZones: []discoveryv1.ForZone{{Name: name}}}
+	}
+	node := func(name string) *discoveryv1.EndpointHints {
+		return &discoveryv1.EndpointHints{ForNodes: []discoveryv1.ForNode{{Name: name}}}
+	}
+	ranks := []*discoveryv1.EndpointSlice{
+		entry("a", func(e *discoveryv1.Endpoint) { e.NodeName = ptr("node-a") }),
+		entry("b", func(e *discoveryv1.Endpoint) { e.Hints = node("node-a") }),
+		entry("c", func(e *discoveryv1.Endpoint) { e.Hints = node("node-b") }),
+		entry("d", func(e *discoveryv1.Endpoint) { e.Hints = zone("a") }),
+		entry("e", func(e *discoveryv1.Endpoint) { e.Hints = zone("b") }),
+		entry("f", func(e *discoveryv1.Endpoint) {}),
+		entry("g", func(e *discoveryv1.Endpoint) { e.Conditions.Ready, e.Hints = ptr(false), zone("a") }),
+	}
+	for i, better := range ranks {
+		for _, worse := range ranks[i+1:] {
+			want := merged(newService(), better).Ports[0].Endpoints
+			require.Equal(t, want, merged(newService(), better, worse).Ports[0].Endpoints, "%s before %s", better.Name, worse.Name)
+			require.Equal(t, want, merged(newService(), worse, better).Ports[0].Endpoints, "%s after %s", better.Name, worse.Name)
+		}
+	}
+}
+
+// The label takes a slice away from Service proxies, and gives it back.
+func TestHeadlessSlice(t *testing.T) {
+	tr := delivered()
+	tr.SetService(newService())
+	headless := newSlice("web-1", "10.1.0.1")
+	headless.Labels[v1.IsHeadlessService] = ""
+	tr.SetSlice(headless)
+	require.Empty(t, eps(t, tr.Take()[web], "http"))
+	tr.SetSlice(newSlice("web-1", "10.1.0.1"))
+	require.Equal(t, []string{"10.1.0.1:8080"}, eps(t, tr.Take()[web], "http"))
+	tr.SetSlice(headless)
+	require.Empty(t, eps(t, tr.Take()[web], "http"))
+	tr.DeleteService(web)
+	tr.Take()
+	require.Empty(t, tr.services)
+	require.Empty(t, tr.owners)
+}
+
+// Endpoints cost memory by the hundred thousand: translating more of them allocates nothing more than the list.
+func TestSliceAllocations(t *testing.T) {
+	allocations := func(n int) float64 {
+		s := newSlice("web-1")
+		for i := range n {
+			zone := "zone-" + string(rune('a'+i%3))
+			s.Endpoints = append(s.Endpoints, discoveryv1.Endpoint{
+				Addresses: []string{fmt.Sprintf("10.1.0.%d", i)}, NodeName: ptr("node-" + zone),
+				Hints: &discoveryv1.EndpointHints{ForZones: []discoveryv1.ForZone{{Name: zone}}, ForNodes: []discoveryv1.ForNode{{Name: "node-" + zone}}},
+			})
+		}
+		return testing.AllocsPerRun(20, func() { translateSlice(s) })
+	}
+	allocations(3) // the names are new to the process once
+	require.InDelta(t, allocations(3), allocations(200), 3)
 }
 
 func TestSharedEndpointSurvivesTheDeletionOfOneSlice(t *testing.T) {

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"net/netip"
 	"reflect"
 	"sync"
 	"testing"
@@ -259,8 +260,15 @@ func TestEqualComparesEveryField(t *testing.T) {
 	for _, m := range mutations {
 		changed := full()
 		m(changed)
+		if !changed.Triggered.IsZero() {
+			require.True(t, full().equal(changed), "when a change was triggered is not a change")
+			continue
+		}
 		require.False(t, full().equal(changed), "%+v", changed)
 	}
+	nobody := full()
+	nobody.Ports[0].SourceRanges = []netip.Prefix{}
+	require.False(t, full().equal(nobody), "nobody is not everybody")
 }
 
 // fieldMutations changes one field each of the struct that get finds.

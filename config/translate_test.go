@@ -65,6 +65,10 @@ func TestTranslateSkips(t *testing.T) {
 		{"ExternalName with clusterIP", func(s *v1.Service) { s.Spec.Type = v1.ServiceTypeExternalName }, "ExternalName"},
 		{"another proxy", label(labelServiceProxyName, "other"), `"other"`},
 		{"another proxy without a name", label(labelServiceProxyName, ""), labelServiceProxyName},
+		{"another proxy and headless", func(s *v1.Service) {
+			label(labelServiceProxyName, "other")(s)
+			s.Spec.ClusterIP = "None"
+		}, `"other"`},
 		{"headless label", label(v1.IsHeadlessService, ""), v1.IsHeadlessService},
 		{"an object without anything", func(s *v1.Service) { *s = v1.Service{} }, "set spec.clusterIP"},
 	} {
@@ -73,6 +77,69 @@ func TestTranslateSkips(t *testing.T) {
 			require.Contains(t, got.Skipped, c.want)
 			require.Empty(t, got.Ports)
 			require.Empty(t, got.Problems)
+		})
+	}
+}
+
+// A proxy with a name serves the Services that name it, and no others.
+func TestServiceProxyName(t *testing.T) {
+	for _, c := range []struct {
+		name, proxy string
+		labels      map[string]string
+		skipped     string
+	}{
+		{"no name, no label", "", nil, ""},
+		{"no name, label", "", map[string]string{labelServiceProxyName: "x"}, `left to the Service proxy "x"`},
+		{"name, no label", "x", map[string]string{"app": "x"}, `only Services with the value "x" are served`},
+		{"name and label", "x", map[string]string{labelServiceProxyName: "x"}, ""},
+		{"another's", "x", map[string]string{labelServiceProxyName: "y"}, `left to the Service proxy "y"`},
+		{"nobody's", "x", map[string]string{labelServiceProxyName: ""}, `left to the Service proxy ""`},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			got := translate(newService(func(s *v1.Service) { s.Labels = c.labels }), Options{ServiceProxyName: c.proxy})
+			if c.skipped == "" {
+				require.Empty(t, got.Skipped)
+				require.Len(t, got.Ports, 1)
+			} else {
+				require.Contains(t, got.Skipped, c.skipped)
+				require.Empty(t, got.Ports)
+			}
+		})
+	}
+}
+
+func TestDisableExternalIPs(t *testing.T) {
+	svc := newService(func(s *v1.Service) {
+		s.Spec.ExternalIPs = []string{"192.0.2.1", "bad"}
+		s.Spec.Type = v1.ServiceTypeLoadBalancer
+		s.Spec.Ports[0].NodePort = 30080
+		s.Status.LoadBalancer.Ingress = []v1.LoadBalancerIngress{{IP: "198.51.100.1"}}
+	})
+	got := translate(svc, Options{DisableExternalIPs: true})
+	requireProblems(t, got.Problems, Problem{Reason: ReasonExternalIPsDisabled, Message: "192.0.2.1, bad"})
+	require.Empty(t, got.Ports[0].ExternalIPs)
+	require.Equal(t, addrs("198.51.100.1"), got.Ports[0].LoadBalancerIPs, "only externalIPs can be anybody's")
+	require.Equal(t, uint16(30080), got.Ports[0].NodePort)
+
+	require.Empty(t, translate(newService(), Options{DisableExternalIPs: true}).Problems, "there is nothing to ignore")
+	requireProblems(t, Check(svc), Problem{Reason: ReasonInvalidAddress, Message: `"bad"`})
+}
+
+// What an API server refuses it refuses whichever proxy the Service is for.
+func TestCheck(t *testing.T) {
+	for name, labels := range map[string]map[string]string{"ours": nil, "a named proxy's": {labelServiceProxyName: "x"}} {
+		t.Run(name, func(t *testing.T) {
+			svc := newService(func(s *v1.Service) {
+				s.Labels = labels
+				s.Spec.Type = v1.ServiceTypeLoadBalancer
+				s.Spec.ExternalTrafficPolicy = "Nearest"
+				s.Spec.LoadBalancerSourceRanges = []string{"10.0.0.0", "fd00::/8"}
+				s.Spec.HealthCheckNodePort = 70000
+				s.Status.LoadBalancer.Ingress = []v1.LoadBalancerIngress{{IP: "192.0.2.1"}}
+			})
+			requireProblems(t, Check(svc),
+				Problem{Reason: ReasonInvalidSourceRange, Message: "spec.loadBalancerSourceRanges[0]"},
+				Problem{Reason: ReasonInvalidField, Message: "spec.healthCheckNodePort"})
 		})
 	}
 }
@@ -185,18 +252,6 @@ func TestTranslateLoadBalancer(t *testing.T) {
 		{"hostname for an address", []func(*v1.Service){ingress(v1.LoadBalancerIngress{IP: "lb.example.org"})}, nil,
 			[]Problem{{Reason: ReasonInvalidAddress, Message: "status.loadBalancer.ingress[0].ip"}}},
 		{"another type", []func(*v1.Service){ingress(v1.LoadBalancerIngress{IP: "192.0.2.1"}), func(s *v1.Service) { s.Spec.Type = v1.ServiceTypeNodePort }}, nil, nil},
-		{"source ranges", []func(*v1.Service){ingress(v1.LoadBalancerIngress{IP: "192.0.2.1"}),
-			func(s *v1.Service) { s.Spec.LoadBalancerSourceRanges = []string{" 10.0.0.0/8"} }}, nil,
-			[]Problem{{Reason: ReasonSourceRanges, Message: "spec.loadBalancerSourceRanges"}}},
-		{"source ranges by annotation", []func(*v1.Service){ingress(v1.LoadBalancerIngress{IP: "192.0.2.1"}),
-			func(s *v1.Service) {
-				s.Annotations = map[string]string{v1.AnnotationLoadBalancerSourceRangesKey: "10.0.0.0/8"}
-			}}, nil,
-			[]Problem{{Reason: ReasonSourceRanges, Message: "spec.loadBalancerSourceRanges"}}},
-		{"empty annotation", []func(*v1.Service){ingress(v1.LoadBalancerIngress{IP: "192.0.2.1"}),
-			func(s *v1.Service) {
-				s.Annotations = map[string]string{v1.AnnotationLoadBalancerSourceRangesKey: " "}
-			}}, []string{"192.0.2.1"}, nil},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			got := plain(newService(c.changes...))
@@ -258,23 +313,6 @@ func TestAffinityOutlivesEndpoints(t *testing.T) {
 	require.Equal(t, 2*time.Second, tr.Take()[web].Ports[0].Affinity)
 	tr.SetSlice(newSlice("web-1", "10.1.0.1"))
 	require.Equal(t, 2*time.Second, tr.Take()[web].Ports[0].Affinity)
-}
-
-func TestTranslatePolicies(t *testing.T) {
-	got := plain(newService(func(s *v1.Service) {
-		s.Spec.InternalTrafficPolicy = ptr(v1.ServiceInternalTrafficPolicyLocal)
-		s.Spec.ExternalTrafficPolicy = v1.ServiceExternalTrafficPolicyLocal
-	}))
-	requireProblems(t, got.Problems,
-		Problem{Reason: ReasonUnsupportedPolicy, Message: "spec.internalTrafficPolicy Local"},
-		Problem{Reason: ReasonUnsupportedPolicy, Message: "spec.externalTrafficPolicy Local"})
-	require.Len(t, got.Ports, 1)
-
-	got = plain(newService(func(s *v1.Service) {
-		s.Spec.InternalTrafficPolicy = ptr(v1.ServiceInternalTrafficPolicyCluster)
-		s.Spec.ExternalTrafficPolicy = "Nearest"
-	}))
-	requireProblems(t, got.Problems, Problem{Reason: ReasonUnsupportedPolicy, Message: `"Nearest"`})
 }
 
 func TestTranslatePorts(t *testing.T) {
