@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -71,10 +72,13 @@ type feed struct {
 	log                       *logrus.Entry
 	// plain: tryFields was refused. noWatchList: lists are not streamed, or not any more.
 	plain, noWatchList atomic.Bool
+	// streams are the watches that have not ended.
+	streams sync.WaitGroup
 }
 
 // run follows the resource until ctx ends.
 func (f *feed) run(ctx context.Context) {
+	defer f.streams.Wait()
 	f.noWatchList.Store(f.noWatchList.Load() || f.limits.noWatchList)
 	backoff := f.limits.backoff
 	r := cache.NewReflectorWithOptions(f, f.kind, f.store, cache.ReflectorOptions{Name: f.resource.name, Backoff: &backoff})

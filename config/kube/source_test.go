@@ -2,6 +2,7 @@ package kube
 
 import (
 	"fmt"
+	"runtime"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -167,4 +168,27 @@ func TestFakeClientset(t *testing.T) {
 	_, err := client.CoreV1().Services("default").Create(t.Context(), service("db", "198.18.0.2"), metav1.CreateOptions{})
 	require.NoError(t, err)
 	b.serves("default/db", "default/web")
+}
+
+// When Run has returned, nothing of it goes on.
+func TestRunEndsWhole(t *testing.T) {
+	for name, at := range map[string]func() *rig{
+		"served": func() *rig {
+			b := follow(t, web(t), func(c *Config) { c.NodeName = "node-1" })
+			b.endpoints("default/web", "198.19.0.1:8080")
+			return b
+		},
+		"absent": func() *rig {
+			b := newRig(t, newAPIServer(t)).run()
+			b.fact("it has tried", func() bool { return b.source.Status().Error != "" })
+			return b
+		},
+	} {
+		at().stop()
+		stacks := make([]byte, 1<<20)
+		stacks = stacks[:runtime.Stack(stacks, true)]
+		for _, part := range []string{"(*feed).run", "(*stream).relay", "(*Source).followEndpoints"} {
+			require.NotContains(t, string(stacks), "kube."+part, name)
+		}
+	}
 }

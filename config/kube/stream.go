@@ -28,7 +28,7 @@ func newStream(f *feed, in watch.Interface, cancel func(), listing, resumed bool
 	s := &stream{feed: f, in: in, cancel: cancel, listing: listing, resumed: resumed,
 		out: make(chan watch.Event), done: make(chan struct{})}
 	s.stop = sync.OnceFunc(func() { close(s.done) })
-	go s.relay()
+	f.streams.Go(s.relay)
 	return s
 }
 
