@@ -53,7 +53,6 @@ future: true
 	assert.EqualValues(t, 20, o.apiBurst)
 	assert.Equal(t, "application/json", o.apiContentType)
 	assert.Len(t, o.localPods.prefixes, 2)
-	assert.Equal(t, time.Minute, o.configSyncPeriod)
 	assert.Zero(t, o.conntrackMaxPerCore)
 	assert.Zero(t, o.conntrackTCPEstablished)
 	assert.Equal(t, time.Hour, o.conntrackTCPCloseWait)
@@ -74,7 +73,7 @@ future: true
 	assert.Equal(t, "61000-61099", o.ports.String())
 	assert.Equal(t, 2*time.Second, o.udpTimeout)
 	assert.Contains(t, o.said(logrus.WarnLevel), `unknown field \"future\"`)
-	assert.Contains(t, o.said(logrus.InfoLevel), "fields=\"nftables.masqueradeAll,iptables.masqueradeAll,ipvs.scheduler\"")
+	assert.Contains(t, o.said(logrus.InfoLevel), `fields="nftables.masqueradeAll,iptables.masqueradeAll,ipvs.scheduler,configSyncPeriod"`)
 }
 
 func TestPrecedence(t *testing.T) {

@@ -37,6 +37,7 @@ func addIgnoredFlags(f *pflag.FlagSet) {
 		f.Int32(name, value, ignoredUsage)
 	}
 	for name, value := range map[string]time.Duration{
+		"config-sync-period":   15 * time.Minute, // no object is kept that could be looked at again
 		"ipvs-sync-period":     30 * time.Second,
 		"ipvs-min-sync-period": time.Second,
 		"ipvs-tcp-timeout":     0,

@@ -1,8 +1,6 @@
 package main
 
 import (
-	"time"
-
 	"github.com/spf13/pflag"
 )
 
@@ -16,10 +14,9 @@ type sourceOptions struct {
 	apiQPS         float32
 	apiBurst       int32
 
-	endpointSource     string        // endpointSourceAuto and so on
-	serviceProxyName   string        // value of the label service.kubernetes.io/service-proxy-name; empty: Services without it
-	disableExternalIPs bool          // by its own flag or by the feature gate
-	configSyncPeriod   time.Duration // how often the informers look at everything again
+	endpointSource     string // endpointSourceAuto and so on
+	serviceProxyName   string // value of the label service.kubernetes.io/service-proxy-name; empty: Services without it
+	disableExternalIPs bool   // by its own flag or by the feature gate
 }
 
 const (
@@ -30,11 +27,10 @@ const (
 
 func defaultSourceOptions() sourceOptions {
 	return sourceOptions{
-		apiContentType:   "application/vnd.kubernetes.protobuf",
-		apiQPS:           5,
-		apiBurst:         10,
-		endpointSource:   endpointSourceAuto,
-		configSyncPeriod: 15 * time.Minute,
+		apiContentType: "application/vnd.kubernetes.protobuf",
+		apiQPS:         5,
+		apiBurst:       10,
+		endpointSource: endpointSourceAuto,
 	}
 }
 
@@ -45,7 +41,6 @@ func (o *sourceOptions) addFlags(f *pflag.FlagSet) {
 	f.Float32Var(&o.apiQPS, "kube-api-qps", o.apiQPS, "requests a second to the Kubernetes API, in the long run")
 	f.Int32Var(&o.apiBurst, "kube-api-burst", o.apiBurst, "requests to the Kubernetes API at once")
 	f.StringVar(&o.apiContentType, "kube-api-content-type", o.apiContentType, "encoding of requests to the Kubernetes API")
-	f.DurationVar(&o.configSyncPeriod, "config-sync-period", o.configSyncPeriod, "how often all objects are looked at again")
 	f.StringVar(&o.endpointSource, "endpoint-source", o.endpointSource, "where backends are read: endpointslices, endpoints (for API servers older than 1.21), or auto (slices where the server has them)")
 	f.StringVar(&o.serviceProxyName, "service-proxy-name", o.serviceProxyName, "serve the Services with this value of the label service.kubernetes.io/service-proxy-name, instead of those without the label")
 	f.BoolVar(&o.disableExternalIPs, "disable-external-ips", o.disableExternalIPs, "ignore spec.externalIPs, with which who may create Services can take over any address (CVE-2020-8554)")
@@ -53,7 +48,6 @@ func (o *sourceOptions) addFlags(f *pflag.FlagSet) {
 
 func (o *options) validateSource(c *complaints) {
 	c.oneOf("endpoint-source", o.endpointSource, endpointSourceAuto, endpointSourceSlices, endpointSourceEndpoints)
-	c.positive("config-sync-period", o.configSyncPeriod)
 	if o.apiBurst < 0 {
 		c.add("--kube-api-burst %d: must not be negative", o.apiBurst)
 	}

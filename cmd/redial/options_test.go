@@ -212,7 +212,6 @@ func TestFlagsBecomeOptions(t *testing.T) {
 			assert.Equal(t, "x", o.serviceProxyName)
 			assert.InDelta(t, 50, o.apiQPS, 0)
 			assert.EqualValues(t, 100, o.apiBurst)
-			assert.Equal(t, time.Minute, o.configSyncPeriod)
 		},
 	} {
 		t.Run(args, func(t *testing.T) {
@@ -244,7 +243,6 @@ func TestWrongFlags(t *testing.T) {
 		"--detect-local-mode BridgeInterface":                     "needs --pod-bridge-interface",
 		"--detect-local-mode InterfaceNamePrefix":                 "needs --pod-interface-name-prefix",
 		"--hostname-override=\u00a0":                              "is empty",
-		"--config-sync-period 0":                                  "must be more than 0",
 		"--iptables-min-sync-period 9s --iptables-sync-period 8s": "must not be less than --iptables-min-sync-period 9s",
 		"--udp-timeout 0":                                         "--udp-timeout 0s: must be more than 0",
 		"--endpoint-source both":                                  "want one of auto, endpointslices, endpoints",
