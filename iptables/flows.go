@@ -110,9 +110,13 @@ func (s steering) follows(c course, client netip.Addr, port uint16) bool {
 	}
 	unknown := false
 	for _, p := range s.lay.pods {
-		if unknown = unknown || p.Interface != ""; p.Prefix.IsValid() && p.Prefix.Contains(client) {
-			return port == c.Local.Port()
+		if p.Prefix.IsValid() && p.Prefix.Contains(client) {
+			if s.lay.outward == "" {
+				return port == c.Local.Port()
+			}
+			unknown = true
 		}
+		unknown = unknown || p.Interface != ""
 	}
 	switch {
 	case s.isLocal(client):

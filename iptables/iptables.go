@@ -144,6 +144,11 @@ func (r *Rules) Commit(ctx context.Context, want intercept.State) error {
 			f.ranged = only(valid[f.v6], func(b intercept.Binding) bool { return b.Sources != nil })
 			f.node, err = f.addresses()
 		}
+		if err == nil {
+			f.parting = slices.ContainsFunc(valid[f.v6], func(b intercept.Binding) bool { return b.Local != nowhere }) &&
+				slices.ContainsFunc(podsOf(f.v6, want.Pods), byPrefix)
+			f.outward, err = r.outward(f)
+		}
 		if err != nil {
 			errs, whole = append(errs, err), false
 			continue
@@ -155,7 +160,7 @@ func (r *Rules) Commit(ctx context.Context, want intercept.State) error {
 		writes := f.stats.Restores
 		lay := layout{
 			v6: f.v6, mark: r.cfg.Mark, ports: r.cfg.ProxyPorts, target: f.target,
-			pods: podsOf(f.v6, want.Pods), node: f.node, nodePorts: newNodePorts(f.v6, want),
+			pods: podsOf(f.v6, want.Pods), outward: f.outward, node: f.node, nodePorts: newNodePorts(f.v6, want),
 		}
 		failed := f.commit(ctx, valid[f.v6], lay)
 		errs = append(errs, failed...)
@@ -236,6 +241,18 @@ func (f *family) moved() (bool, error) {
 	}), nil
 }
 
+// outward returns the interface that pods of other nodes come in by; "" where no rule asks for it.
+func (r *Rules) outward(f *family) (string, error) {
+	if !f.parting {
+		return "", nil
+	}
+	n, err := r.network(f.v6)
+	if err != nil {
+		return "", fmt.Errorf("finding the interface that leads to other nodes: %w", err)
+	}
+	return n.outward, nil
+}
+
 func describe(target netip.Addr) string {
 	if target.IsValid() {
 		return "DNAT to " + target.String()
@@ -261,6 +278,9 @@ func (r *Rules) Verify(ctx context.Context) (bool, error) {
 			return false, nil
 		}
 		if moved, err := f.moved(); moved || err != nil {
+			return false, err
+		}
+		if outward, err := r.outward(f); outward != f.outward || err != nil {
 			return false, err
 		}
 		if ok, err := f.inForce(ctx); !ok || err != nil {

@@ -79,8 +79,17 @@ func (l layout) leaf(b intercept.Binding) leaf {
 	var parting []string // of clients on this node from others
 	if b.Local != nowhere {
 		parting = append(parting, "-m addrtype --src-type LOCAL "+end(b.Local))
-		for _, p := range l.pods {
-			parting = append(parting, podMatch(p)+" "+end(b.Local))
+		named := only(l.pods, func(p intercept.PodSource) bool { return !byPrefix(p) })
+		ranges := only(l.pods, byPrefix)
+		for _, p := range named {
+			parting = append(parting, "-i "+p.Interface+" "+end(b.Local)) // matches nothing in OUTPUT
+		}
+		if l.outward != "" && len(ranges) > 0 {
+			// A prefix may be that of all pods. Those of other nodes come in from outside, if they come as they are.
+			parting = append(parting, "-i "+l.outward+" "+end(b.Listen))
+		}
+		for _, p := range ranges {
+			parting = append(parting, "-s "+p.Prefix.String()+" "+end(b.Local))
 		}
 	}
 	parting = append(parting, end(b.Listen))
@@ -129,12 +138,7 @@ func portOf(listener netip.AddrPort) uint16 {
 
 func single(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
 
-func podMatch(p intercept.PodSource) string {
-	if p.Interface != "" {
-		return "-i " + p.Interface // matches nothing in OUTPUT
-	}
-	return "-s " + p.Prefix.String()
-}
+func byPrefix(p intercept.PodSource) bool { return p.Interface == "" }
 
 // admitsNode reports whether one of the node's own addresses is within ranges.
 func (l layout) admitsNode(ranges []netip.Prefix) bool {

@@ -97,6 +97,7 @@ func newWorld(r *rand.Rand, v6 bool) world {
 	if r.IntN(2) == 0 {
 		w.lay.target = node.Addr()
 	}
+	w.lay.outward = random(r, "", "eth0", "veth12")
 	ranges := []netip.Prefix{n("198.18.1.0/24", "2001:db8:1::/64"), n("198.18.2.2/32", "2001:db8:2::2/128"), n("198.18.0.0/16", "2001:db8::/46"),
 		node, n("0.0.0.0/0", "::/0"), netip.Prefix{}, netip.MustParsePrefix("2001:db8::/32"), netip.MustParsePrefix("192.0.2.0/24"),
 		netip.MustParsePrefix("::ffff:192.0.2.0/120")}
@@ -155,7 +156,8 @@ func (w world) end(b intercept.Binding, p packet) string {
 	if b.Local.IsValid() {
 		here := p.fromLocal
 		for _, pods := range w.Pods {
-			here = here || pods.Prefix.IsValid() && pods.Prefix.Contains(p.from) ||
+			outside := w.lay.outward != "" && p.in == w.lay.outward
+			here = here || pods.Prefix.IsValid() && pods.Prefix.Contains(p.from) && !outside ||
 				pods.Interface != "" && p.in != "" && matchesInterface(pods.Interface, p.in)
 		}
 		if here {

@@ -35,6 +35,8 @@ type family struct {
 	writtenAt moment
 	written   map[string]int // rules of the last write, by table
 	target    netip.Addr     // with which applied was rendered
+	parting   bool           // whether applied tells pods of this node from others by prefix, and so depends on:
+	outward   string
 
 	filterErr   error // why the filter rules could not be written; nil: they were
 	quarantined map[intercept.VIP]quarantine

@@ -52,6 +52,9 @@ type layout struct {
 	target netip.Addr
 	// pods are those sources that are of the family: prefixes in canonical form, and interfaces.
 	pods []intercept.PodSource
+	// outward is the interface that packets of other nodes' pods come in by, where their addresses are not translated; ""
+	// means that it is not known.
+	outward string
 	// node holds the node's own addresses. Only bindings with Sources depend on them.
 	node []netip.Addr
 	// nodePorts say where NodePorts are open.

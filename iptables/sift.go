@@ -111,10 +111,10 @@ func (r *Rules) reportPods(pods []intercept.PodSource) {
 	}
 }
 
-// only returns the bindings that keep says to, in memory for no more than these.
-func only(bindings []intercept.Binding, keep func(intercept.Binding) bool) []intercept.Binding {
-	var out []intercept.Binding
-	for _, b := range bindings {
+// only returns those of all that keep says to, in memory for no more than these.
+func only[T any](all []T, keep func(T) bool) []T {
+	var out []T
+	for _, b := range all {
 		if keep(b) {
 			out = append(out, b)
 		}

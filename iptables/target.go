@@ -42,6 +42,9 @@ type network struct {
 	devices  []device // up, neither loopback nor enslaved, in the order of their index
 	loopback []netip.Addr
 	uplink   int // index of the device of the default route; 0: none
+	// outward is the uplink's name if nothing but other machines is behind it; "" if there is none, or if it is a bridge, which
+	// may have pods of this node on it.
+	outward string
 }
 
 // translateTo returns the address that rules of a family must translate to, given the one that they translate to now.
@@ -127,6 +130,11 @@ func readNetwork(v6 bool) (network, error) {
 			if r.LinkIndex == 0 && len(r.MultiPath) > 0 {
 				n.uplink = r.MultiPath[0].LinkIndex
 			}
+		}
+	}
+	for _, l := range links {
+		if l.Attrs().Index == n.uplink && l.Type() != "bridge" {
+			n.outward = l.Attrs().Name
 		}
 	}
 	return n, nil
