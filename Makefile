@@ -18,7 +18,7 @@ test: deps lint
 test-cluster: PACKAGES += etcd-server
 test-cluster: deps
 	binaries=$$(cmd/redial/cluster/kubernetes/build.sh) && \
-	REDIAL_CLUSTER_BINARIES=$$binaries go test -race -count=1 -timeout 20m ./cmd/redial/cluster/
+	REDIAL_CLUSTER_BINARIES=$$binaries go test -race -count=1 -parallel 8 -timeout 20m ./cmd/redial/cluster/
 
 lint:
 	@files=$$(gofmt -l cmd proxy iptables balancer config); [ -z "$$files" ] || { echo "not gofmt-clean: $$files"; exit 1; }

@@ -3,7 +3,6 @@ package cluster
 import (
 	"context"
 	"fmt"
-	"net/netip"
 	"os"
 	"regexp"
 	"slices"
@@ -15,7 +14,6 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/client-go/kubernetes"
 	"sigs.k8s.io/yaml"
 
@@ -253,92 +251,6 @@ func (s *space) patch(kind, name, patch string) {
 		err = fmt.Errorf("no kind %q here", kind)
 	}
 	require.NoError(s.t, err, "%s %s: %s", kind, name, patch)
-}
-
-// service makes a Service for app=name with the ports tcp (80) and udp (81), of both families.
-func (s *space) service(name string, change ...func(*v1.Service)) *v1.Service {
-	s.t.Helper()
-	both := v1.IPFamilyPolicyPreferDualStack
-	svc := &v1.Service{
-		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{}},
-		Spec: v1.ServiceSpec{
-			IPFamilyPolicy: &both,
-			Selector:       map[string]string{"app": name},
-			Ports: []v1.ServicePort{
-				{Name: "tcp", Port: 80, TargetPort: intstr.FromString("tcp")},
-				{Name: "udp", Port: 81, TargetPort: intstr.FromString("udp"), Protocol: v1.ProtocolUDP},
-			},
-		},
-	}
-	for _, c := range change {
-		c(svc)
-	}
-	svc, err := s.api.CoreV1().Services(s.name).Create(s.t.Context(), svc, metav1.CreateOptions{})
-	require.NoError(s.t, err)
-	return svc
-}
-
-func (s *space) deleteService(name string) {
-	s.t.Helper()
-	require.NoError(s.t, s.api.CoreV1().Services(s.name).Delete(s.t.Context(), name, metav1.DeleteOptions{}))
-}
-
-// getService returns the Service's present state.
-func (s *space) getService(name string) *v1.Service {
-	s.t.Helper()
-	svc, err := s.api.CoreV1().Services(s.name).Get(s.t.Context(), name, metav1.GetOptions{})
-	require.NoError(s.t, err)
-	return svc
-}
-
-func ofType(t v1.ServiceType) func(*v1.Service) { return func(svc *v1.Service) { svc.Spec.Type = t } }
-
-func withAffinity(timeout int32) func(*v1.Service) {
-	return func(svc *v1.Service) {
-		svc.Spec.SessionAffinity = v1.ServiceAffinityClientIP
-		svc.Spec.SessionAffinityConfig = &v1.SessionAffinityConfig{ClientIP: &v1.ClientIPConfig{TimeoutSeconds: &timeout}}
-	}
-}
-
-func withoutSelector(svc *v1.Service) { svc.Spec.Selector = nil }
-
-// vips are the addresses of a Service's first TCP and first UDP port, by family.
-func vips(svc *v1.Service) []target {
-	var all []target
-	for _, ip := range svc.Spec.ClusterIPs {
-		all = append(all, targets(svc, netip.MustParseAddr(ip), false)...)
-	}
-	return all
-}
-
-// nodePorts are the same for NodePorts of a node.
-func nodePorts(svc *v1.Service, node *Node) []target {
-	var all []target
-	for _, a := range node.Addrs {
-		all = append(all, targets(svc, a, true)...)
-	}
-	return all
-}
-
-// target is where to ask.
-type target struct {
-	network string
-	addr    netip.AddrPort
-}
-
-func (t target) String() string { return t.network + "/" + t.addr.String() }
-
-// targets are an address with each of a Service's ports or NodePorts.
-func targets(svc *v1.Service, ip netip.Addr, nodePort bool) []target {
-	var all []target
-	for _, p := range svc.Spec.Ports {
-		port := p.Port
-		if nodePort {
-			port = p.NodePort
-		}
-		all = append(all, target{strings.ToLower(string(p.Protocol)), netip.AddrPortFrom(ip, uint16(port))})
-	}
-	return all
 }
 
 // host is the network namespace of a pod.
