@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/netip"
 	"strings"
+	"sync"
 	"time"
 
 	"redial/proxy/intercept/lab"
@@ -145,35 +146,37 @@ func (c Client) Count(network string, to netip.AddrPort, n int) Tally {
 
 // Load is steady traffic: one new connection after the other.
 type Load struct {
-	stop chan struct{}
-	done chan Tally
+	once  sync.Once
+	stop  chan struct{}
+	done  chan struct{} // closed when it has ended, after tally was set
+	tally Tally
 }
 
 // Load starts asking who answers, a request after every pause, until Stop.
 func (c Client) Load(network string, to netip.AddrPort, pause time.Duration) *Load {
-	l := &Load{stop: make(chan struct{}), done: make(chan Tally, 1)}
+	l := &Load{stop: make(chan struct{}), done: make(chan struct{})}
 	go l.run(c, network, to, pause)
 	return l
 }
 
 // run ends when Stop was called.
 func (l *Load) run(c Client, network string, to netip.AddrPort, pause time.Duration) {
-	var t Tally
+	defer close(l.done)
 	tick := time.NewTicker(pause)
 	defer tick.Stop()
 	for {
-		t.add(c.Ask(network, to, "hostname"))
+		l.tally.add(c.Ask(network, to, "hostname"))
 		select {
 		case <-l.stop:
-			l.done <- t
 			return
 		case <-tick.C:
 		}
 	}
 }
 
-// Stop ends the traffic and returns how it went. It may be called once.
+// Stop ends the traffic and returns how it went.
 func (l *Load) Stop() Tally {
-	close(l.stop)
-	return <-l.done
+	l.once.Do(func() { close(l.stop) })
+	<-l.done
+	return l.tally
 }

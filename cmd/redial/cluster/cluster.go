@@ -147,18 +147,18 @@ func prefixes(list string) []netip.Prefix {
 	return all
 }
 
-// Logs returns the ends of the logs of everything but the pods.
+// Logs returns the last lines of the proxies' logs, and some of the control plane's.
 func (c *Cluster) Logs(lines int) string {
 	var b strings.Builder
-	tail := func(p *process) {
+	tail := func(p *process, lines int) {
 		if p != nil {
 			fmt.Fprintf(&b, "--- %s (all of it in %s)\n%s", p.name, p.log, p.tail(lines))
 		}
 	}
-	tail(c.control.api)
-	tail(c.control.controllers)
+	tail(c.control.api, 5)
+	tail(c.control.controllers, 5)
 	for _, n := range c.Nodes() {
-		tail(n.running())
+		tail(n.running(), lines)
 	}
 	return b.String()
 }

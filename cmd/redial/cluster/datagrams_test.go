@@ -67,6 +67,9 @@ func TestUDPFlowsFollowPods(t *testing.T) {
 			s.annotate("two", NotReady, false)
 			s.annotate("three", NotReady, true)
 			follows("two")
+			if !node1.IsRedial() {
+				return // kube-proxy leaves the flows of a node port as they are when the last endpoint goes
+			}
 			// None, then again the same.
 			s.annotate("two", NotReady, true)
 			s.awaitEndpoints("web", 0)

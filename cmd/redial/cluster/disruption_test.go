@@ -32,10 +32,7 @@ func TestAPIServerAway(t *testing.T) {
 	pods := s.pods("web")
 	reaches(t, node1.Host, vips(svc), names(pods)...)
 	to := vips(svc)[0]
-	loads := []*Load{
-		Client{Host: node1.Host}.Load(to.network, to.addr, 5*time.Millisecond),
-		Client{Host: client}.Load(to.network, to.addr, 5*time.Millisecond),
-	}
+	loads := []*Load{load(t, node1.Host, to), load(t, client, to)}
 	shared.StopAPI()
 	// No longer watched, the pods still are as they were, and so is the Service.
 	reaches(t, client, vips(svc), names(pods)...)

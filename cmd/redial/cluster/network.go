@@ -38,7 +38,8 @@ var (
 // layLAN makes the bridge that nodes are attached to, and a client behind it that belongs to no node.
 func layLAN(lan *lab.Host) (outside *lab.Host, err error) {
 	err = lan.Do(func() error {
-		if err := netlink.LinkAdd(&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: lanBridge}}); err != nil {
+		snooping := false // neighbour discovery must not wait for a querier
+		if err := netlink.LinkAdd(&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: lanBridge}, MulticastSnooping: &snooping}); err != nil {
 			return fmt.Errorf("adding the bridge: %w", err)
 		}
 		for _, a := range []netip.Addr{lanAddr4, lanAddr6} {
@@ -51,13 +52,41 @@ func layLAN(lan *lab.Host) (outside *lab.Host, err error) {
 	if err != nil {
 		return nil, err
 	}
-	// Where no proxy takes a connection to a Service, it has to fail and not to wander.
-	for _, cidr := range prefixes(serviceCIDRs) {
-		if _, err := lan.Output("ip", "route", "add", "unreachable", cidr.String()); err != nil {
-			return nil, err
-		}
+	if err := answerAll(lan); err != nil {
+		return nil, err
+	}
+	if err := prohibitServices(lan); err != nil {
+		return nil, err
 	}
 	return lan.AddHost("outside", outsideAddrs...)
+}
+
+// answerAll lifts the limit on how often a host tells another that it refuses or cannot deliver: one a second is a lot
+// in a network, but nothing for tests that run side by side.
+func answerAll(host *lab.Host) error {
+	for _, key := range []string{"ipv4/icmp_ratelimit", "ipv6/icmp/ratelimit"} {
+		if err := host.Sysctl(key, "0"); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// prohibitServices lets what no node's proxy took fail at once, instead of wandering. By rules, since the kernel limits the
+// answers of unreachable routes for all namespaces at once (net.ipv4.route.error_cost). And as prohibited, since the kernel
+// takes a host to be unreachable only for now, and tells no UDP socket of it (icmp_err_convert). The external addresses do
+// lead to a node, but nothing comes back.
+func prohibitServices(lan *lab.Host) error {
+	for i, iptables := range []string{"iptables", "ip6tables"} {
+		service, external := prefixes(serviceCIDRs)[i].String(), []string{externalCIDR4, externalCIDR6}[i]
+		reject := []string{"-j", "REJECT", "--reject-with", []string{"icmp-admin-prohibited", "icmp6-adm-prohibited"}[i]}
+		for _, match := range [][]string{{"-d", service}, {"-i", lanBridge, "-d", external}} {
+			if _, err := lan.Output(iptables, append(append([]string{"-w", "-A", "FORWARD"}, match...), reject...)...); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 func lanBits(a netip.Addr) int {
@@ -71,6 +100,9 @@ func lanBits(a netip.Addr) int {
 func attachNode(lan, host *lab.Host, addrs []netip.Addr, pods []netip.Prefix) error {
 	uplink := "to-" + host.Name
 	if err := lan.Join(uplink, host, "eth0", nil); err != nil {
+		return err
+	}
+	if err := answerAll(host); err != nil {
 		return err
 	}
 	for _, key := range []string{"ipv4/ip_forward", "ipv6/conf/all/forwarding"} {

@@ -205,15 +205,13 @@ func (w *podWorker) kill() {
 	}
 }
 
-// clean takes the pod off the node.
+// clean takes the pod off the node. Its namespace stays as long as the cluster: who still asks from it, late, must fail, and
+// not find another namespace under the same number.
 func (w *podWorker) clean() {
 	w.kill()
-	if w.device == "" {
-		return
+	if w.device != "" {
+		_, _ = w.node.Host.Output("ip", "link", "del", w.device)
 	}
-	// The kernel would do it some time after the namespace's end.
-	_, _ = w.node.Host.Output("ip", "link", "del", w.device)
-	w.host.Close()
 }
 
 // reportRunning writes what a running pod's status says.

@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"net/netip"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -110,8 +111,14 @@ func TestLoadBalancerSourceRanges(t *testing.T) {
 	all := append(targets(svc, v4, false), targets(svc, v6, false)...)
 	reaches(t, shared.Outside, nodePorts(svc, node1), "web") // the ranges are of the load balancer's addresses alone
 	isDropped(t, shared.Outside, all)
-	reaches(t, client, all, "web") // a pod's way to a balancer is cut short
+	isDropped(t, client, all) // pods are no exception
 	s.patch("service", "web", `{"spec":{"loadBalancerSourceRanges":["`+prefixOf(outsideAddrs[0])+`","`+prefixOf(outsideAddrs[1])+`"]}}`)
+	reaches(t, shared.Outside, all, "web")
+	isDropped(t, client, all)
+	s.patch("service", "web", `{"spec":{"loadBalancerSourceRanges":["`+strings.Join(strings.Split(ClusterCIDRs, ","), `","`)+`"]}}`)
+	reaches(t, client, all, "web")
+	isDropped(t, shared.Outside, all)
+	s.patch("service", "web", `{"spec":{"loadBalancerSourceRanges":null}}`)
 	reaches(t, shared.Outside, all, "web")
 }
 

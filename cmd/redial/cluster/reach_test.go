@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -68,11 +69,31 @@ func names(pods []v1.Pod) []string {
 // reaches waits until a target answers a host with exactly the pods named, each of them, and never fails.
 func reaches(t *testing.T, from *lab.Host, to []target, pods ...string) {
 	t.Helper()
-	for _, target := range to {
-		eventually(t, fmt.Sprintf("%s reaches %v at %s", from.Name, pods, target), func() error {
-			return reachesNow(Client{Host: from}, target, pods)
+	eventually(t, fmt.Sprintf("%s reaches %v", from.Name, pods), func() error {
+		return each(to, func(to target) error { return reachesNow(Client{Host: from}, to, pods) })
+	})
+}
+
+// each checks all targets at once, and names those that are not as they should be.
+func each(to []target, check func(target) error) error {
+	errs := make([]error, len(to))
+	var all sync.WaitGroup
+	for i, target := range to {
+		all.Go(func() {
+			if err := check(target); err != nil {
+				errs[i] = fmt.Errorf("%s: %w", target, err)
+			}
 		})
 	}
+	all.Wait()
+	return errors.Join(errs...)
+}
+
+// load is traffic for as long as the test runs, at most.
+func load(t *testing.T, from *lab.Host, to target) *Load {
+	l := Client{Host: from}.Load(to.network, to.addr, 5*time.Millisecond)
+	t.Cleanup(func() { l.Stop() })
+	return l
 }
 
 // reachesNow is what reaches waits for. The number of tries is the one of Kubernetes' own tests, enough for a choice by chance.
@@ -97,7 +118,7 @@ func reachesNow(c Client, to target, pods []string) error {
 // isRefused waits until a target refuses a host's connections, or rejects its datagrams.
 func isRefused(t *testing.T, from *lab.Host, to []target) {
 	t.Helper()
-	failsWith(t, from, to, "is refused", func(err error) bool { return errors.Is(err, unix.ECONNREFUSED) })
+	failsWith(t, from, to, "is refused", func(err error) bool { return errors.Is(err, unix.ECONNREFUSED) || isOwnVerdict(err) })
 }
 
 // isDropped waits until what a host sends to a target gets no answer of any kind.
@@ -105,31 +126,36 @@ func isDropped(t *testing.T, from *lab.Host, to []target) {
 	t.Helper()
 	failsWith(t, from, to, "is left without an answer", func(err error) bool {
 		var timeout net.Error
-		return errors.As(err, &timeout) && timeout.Timeout()
+		return errors.As(err, &timeout) && timeout.Timeout() || isOwnVerdict(err)
 	})
 }
+
+// isOwnVerdict says that a rule on the sender's own node stopped a datagram. The kernel tells the sender, whether the rule
+// was to drop or to reject.
+func isOwnVerdict(err error) bool { return errors.Is(err, unix.EPERM) }
 
 // isUnserved waits until nobody on a host's node takes its traffic to a Service, so that it fails on the LAN.
 func isUnserved(t *testing.T, from *lab.Host, to []target) {
 	t.Helper()
 	failsWith(t, from, to, "finds no proxy", func(err error) bool {
-		return errors.Is(err, unix.EHOSTUNREACH) || errors.Is(err, unix.ENETUNREACH)
+		return errors.Is(err, unix.EHOSTUNREACH) || errors.Is(err, unix.EACCES) // prohibited, over IPv4 and IPv6
 	})
 }
 
 func failsWith(t *testing.T, from *lab.Host, to []target, what string, right func(error) bool) {
 	t.Helper()
-	for _, target := range to {
-		eventually(t, fmt.Sprintf("%s %s at %s", from.Name, what, target), func() error {
-			// Three in a row: one may be an old state's last.
-			for range 3 {
-				// Within a namespace, an answer takes a thousandth of this.
-				answer, err := Client{Host: from, Patience: time.Second}.Ask(target.network, target.addr, "hostname")
+	// Within a namespace, an answer takes a thousandth of that. But the kernel does not look at an ICMP error that comes while
+	// it is still busy with the connect, and then it is the first retransmission that fails, after one second.
+	client := Client{Host: from, Patience: 1500 * time.Millisecond}
+	eventually(t, from.Name+" "+what, func() error {
+		return each(to, func(to target) error {
+			for range 2 { // one may be an old state's last
+				answer, err := client.Ask(to.network, to.addr, "hostname")
 				if err == nil || !right(err) {
 					return fmt.Errorf("instead: %q, %v", answer, err)
 				}
 			}
 			return nil
 		})
-	}
+	})
 }

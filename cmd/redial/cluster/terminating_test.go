@@ -5,7 +5,6 @@ import (
 	"net/http"
 	"net/netip"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 	v1 "k8s.io/api/core/v1"
@@ -138,9 +137,7 @@ func TestRollingUpdateLosesNothing(t *testing.T) {
 	var loads []*Load
 	for _, to := range append(vips(svc), nodePorts(svc, node1)...) {
 		if to.network == "tcp" {
-			loads = append(loads,
-				Client{Host: node1.Host}.Load(to.network, to.addr, 2*time.Millisecond),
-				Client{Host: s.host(client.Name)}.Load(to.network, to.addr, 2*time.Millisecond))
+			loads = append(loads, load(t, node1.Host, to), load(t, s.host(client.Name), to))
 		}
 	}
 	for _, version := range []string{"2", "3"} {

@@ -7,8 +7,7 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// NewHost makes a host that is attached to nothing: only its loopback is up. [Host.Join] attaches it. Close frees the
-// namespace, once no process or socket is left in it.
+// NewHost makes a host that is attached to nothing: only its loopback is up. [Host.Join] attaches it.
 func NewHost(name string) (*Host, error) {
 	ns, err := newNamespace()
 	if err != nil {
@@ -16,18 +15,9 @@ func NewHost(name string) (*Host, error) {
 	}
 	h := &Host{Name: name, ns: ns}
 	if err := h.Do(func() error { return linkUp("lo") }); err != nil {
-		h.Close()
 		return nil, fmt.Errorf("making %s: %w", name, err)
 	}
 	return h, nil
-}
-
-// Close lets go of the host's namespace.
-func (h *Host) Close() error {
-	if h.own {
-		return nil
-	}
-	return h.ns.Close()
 }
 
 // Join connects the host to a peer, made by NewHost or AddHost, by a veth pair without addresses. mac is the hardware
