@@ -5,9 +5,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	v1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
-	"redial/proxy/intercept/lab"
 )
 
 func TestRejectedWithoutEndpoints(t *testing.T) {
@@ -24,8 +23,10 @@ func TestRejectedWithoutEndpoints(t *testing.T) {
 	external := append(targets(svc, v4, false), targets(svc, v6, false)...)
 	external = append(external, append(targets(svc, lb4, false), targets(svc, lb6, false)...)...)
 
-	for _, from := range []*lab.Host{node1.Host, s.host(client.Name)} {
-		isRefused(t, from, append(vips(svc), external...))
+	isRefused(t, node1.Host, vips(svc))
+	isRefused(t, s.host(client.Name), append(vips(svc), external...))
+	if node1.IsRedial() { // kube-proxy's rules for that see nothing of the node's own traffic
+		isRefused(t, node1.Host, external)
 	}
 	isRefused(t, shared.Outside, append(external, nodePorts(svc, node1)...))
 	s.pod("web")
@@ -45,29 +46,36 @@ func TestRejectedForEvictedPods(t *testing.T) {
 	isRefused(t, node1.Host, vips(svc))
 }
 
-// Neither side of a Service that another proxy is to serve, or that is to have no address of its own, is ours.
-func TestServiceLabels(t *testing.T) {
-	const proxyName, headless = "service.kubernetes.io/service-proxy-name", "service.kubernetes.io/headless"
+// A Service with this label is another proxy's, from the moment it has it to the moment it has not.
+func TestServiceProxyNameLabel(t *testing.T) {
+	const label = "service.kubernetes.io/service-proxy-name"
 	s := parallel(t)
 	s.pod("web")
 	of := func(svc *v1.Service) { svc.Spec.Selector["app"] = "web" }
-	plain := s.service("plain", of)
-	foreign := s.service("foreign", of, withLabel(proxyName, "another"))
-	bare := s.service("bare", of, withLabel(headless, ""))
-	reaches(t, node1.Host, vips(plain), "web")
+	ours, foreign := s.service("ours", of), s.service("foreign", of, withLabel(label, "another"))
+	reaches(t, node1.Host, vips(ours), "web")
 	isUnserved(t, node1.Host, vips(foreign))
-	// The Service is served, but its slices are labelled like it and so not looked at.
-	isRefused(t, node1.Host, vips(bare))
-
-	s.patch("service", "plain", `{"metadata":{"labels":{"`+proxyName+`":"another"}}}`)
-	isUnserved(t, node1.Host, vips(plain))
-	s.patch("service", "foreign", `{"metadata":{"labels":{"`+proxyName+`":null}}}`)
+	s.patch("service", "ours", `{"metadata":{"labels":{"`+label+`":"another"}}}`)
+	isUnserved(t, node1.Host, vips(ours))
+	s.patch("service", "foreign", `{"metadata":{"labels":{"`+label+`":null}}}`)
 	reaches(t, node1.Host, vips(foreign), "web")
-	s.patch("service", "plain", `{"metadata":{"labels":{"`+proxyName+`":null}}}`)
-	reaches(t, node1.Host, vips(plain), "web")
+	s.patch("service", "ours", `{"metadata":{"labels":{"`+label+`":null}}}`)
+	reaches(t, node1.Host, vips(ours), "web")
+}
 
-	s.patch("service", "bare", `{"metadata":{"labels":{"`+headless+`":null}}}`)
-	reaches(t, node1.Host, vips(bare), "web")
-	s.patch("service", "bare", `{"metadata":{"labels":{"`+headless+`":""}}}`)
-	isRefused(t, node1.Host, vips(bare))
+// Slices with this label are not for Service proxies. On a Service with an address it says nothing: the controllers keep it
+// off its slices, and kube-proxy does not look at it there.
+func TestHeadlessLabel(t *testing.T) {
+	const label = "service.kubernetes.io/headless"
+	s := parallel(t)
+	pod := s.pod("web")
+	svc := s.service("custom", withoutSelector, withFamilies(v1.IPFamilyPolicySingleStack, v1.IPv4Protocol))
+	s.slice("custom", "custom-1", []discoveryv1.EndpointPort{port("tcp", podTCP, v1.ProtocolTCP), port("udp", podUDP, v1.ProtocolUDP)}, pod)
+	reaches(t, node1.Host, vips(svc), "web")
+	s.patch("endpointslice", "custom-1", `{"metadata":{"labels":{"`+label+`":""}}}`)
+	isRefused(t, node1.Host, vips(svc))
+	s.patch("endpointslice", "custom-1", `{"metadata":{"labels":{"`+label+`":null}}}`)
+	reaches(t, node1.Host, vips(svc), "web")
+	labelled := s.service("web", withLabel(label, ""))
+	reaches(t, node1.Host, vips(labelled), "web")
 }

@@ -131,7 +131,7 @@ func TestServiceTypeChanges(t *testing.T) {
 	s.patch("service", "web", `{"spec":{"type":"ExternalName","externalName":"example.invalid","clusterIP":null,"clusterIPs":null,"ipFamilies":null,"ipFamilyPolicy":null}}`)
 	isUnserved(t, node1.Host, vips(svc))
 
-	s.patch("service", "web", `{"spec":{"type":"NodePort","externalName":null}}`)
+	s.patch("service", "web", `{"spec":{"type":"NodePort","externalName":null,"ipFamilyPolicy":"RequireDualStack"}}`)
 	svc = s.getService("web")
 	reaches(t, node1.Host, append(vips(svc), nodePorts(svc, node1)...), pods...)
 }

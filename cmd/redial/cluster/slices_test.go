@@ -16,9 +16,6 @@ func TestSlicesOfAServiceWithoutSelector(t *testing.T) {
 	svc := s.service("web", withoutSelector, withFamilies(v1.IPFamilyPolicySingleStack, v1.IPv4Protocol), func(svc *v1.Service) {
 		svc.Spec.Ports = append(svc.Spec.Ports, v1.ServicePort{Name: "more", Port: 90})
 	})
-	port := func(name string, number int32, protocol v1.Protocol) discoveryv1.EndpointPort {
-		return discoveryv1.EndpointPort{Name: &name, Port: &number, Protocol: &protocol}
-	}
 	s.slice("web", "web-1", []discoveryv1.EndpointPort{port("tcp", podTCP, v1.ProtocolTCP), port("udp", podUDP, v1.ProtocolUDP)}, one, two)
 	s.slice("web", "web-2", []discoveryv1.EndpointPort{port("tcp", podTCP, v1.ProtocolTCP)}, two, three)
 	s.slice("web", "web-3", []discoveryv1.EndpointPort{port("more", podTCP, v1.ProtocolTCP)}, three)
@@ -58,4 +55,8 @@ func TestMirroredEndpoints(t *testing.T) {
 	reaches(t, node1.Host, vips(svc), "two")
 	require.NoError(t, api.Delete(t.Context(), "web", metav1.DeleteOptions{}))
 	isRefused(t, node1.Host, vips(svc))
+}
+
+func port(name string, number int32, protocol v1.Protocol) discoveryv1.EndpointPort {
+	return discoveryv1.EndpointPort{Name: &name, Port: &number, Protocol: &protocol}
 }
