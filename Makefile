@@ -3,7 +3,7 @@ STATICCHECK ?= honnef.co/go/tools/cmd/staticcheck@v0.8.2
 # What the proxy needs (iptables), what the tests are written with, and a C compiler for the race detector.
 PACKAGES    := iptables iproute2 conntrack procps curl netcat-openbsd gcc libc6-dev dnsmasq-base bind9-dnsutils
 
-.PHONY: build demo test lint bench bench-udp deps clean
+.PHONY: build demo test test-cluster lint bench bench-udp deps clean
 
 build:
 	CGO_ENABLED=0 go build -trimpath -ldflags '-X main.version=$(VERSION)' -o bin/redial ./cmd/redial
@@ -13,6 +13,12 @@ demo: deps build
 
 test: deps lint
 	go test -race -timeout 10m ./...
+
+# Against a real control plane, which the first time takes a quarter of an hour to build.
+test-cluster: PACKAGES += etcd-server
+test-cluster: deps
+	binaries=$$(cmd/redial/cluster/kubernetes/build.sh) && \
+	REDIAL_CLUSTER_BINARIES=$$binaries go test -race -count=1 -parallel 8 -timeout 20m ./cmd/redial/cluster/
 
 lint:
 	@files=$$(gofmt -l cmd proxy iptables balancer config); [ -z "$$files" ] || { echo "not gofmt-clean: $$files"; exit 1; }

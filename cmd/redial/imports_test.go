@@ -17,6 +17,10 @@ import (
 var mayImport = map[string][]string{
 	"redial/cmd/redial":       {"redial/...", "github.com/sirupsen/logrus", "github.com/spf13/...", "golang.org/x/sys/..."},
 	"redial/cmd/redial-bench": {"redial/proxy/intercept/lab", "github.com/vishvananda/netlink", "github.com/spf13/...", "golang.org/x/sys/..."},
+	"redial/cmd/redial/cluster": {
+		"redial/proxy/intercept/lab", "k8s.io/...", "github.com/vishvananda/netlink", "golang.org/x/sys/...",
+	},
+	"redial/cmd/redial/cluster/pod": {},
 
 	"redial/proxy": {
 		"redial/config", "redial/balancer", "redial/proxy/relay", "redial/proxy/intercept",
