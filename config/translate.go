@@ -80,10 +80,6 @@ func skipped(svc *v1.Service, opts Options) string {
 		return "without the label " + labelServiceProxyName + ": only Services with the value " +
 			strconv.Quote(opts.ServiceProxyName) + " are served"
 	}
-	if _, ok := svc.Labels[v1.IsHeadlessService]; ok {
-		// The label's slices are not handed to Service proxies, so the Service could never have endpoints.
-		return "headless by the label " + v1.IsHeadlessService
-	}
 	// Before the ClusterIP: the API server keeps a stale clusterIP on a Service turned into an ExternalName.
 	if svc.Spec.Type == v1.ServiceTypeExternalName {
 		return "ExternalName"

@@ -69,7 +69,6 @@ func TestTranslateSkips(t *testing.T) {
 			label(labelServiceProxyName, "other")(s)
 			s.Spec.ClusterIP = "None"
 		}, `"other"`},
-		{"headless label", label(v1.IsHeadlessService, ""), v1.IsHeadlessService},
 		{"an object without anything", func(s *v1.Service) { *s = v1.Service{} }, "set spec.clusterIP"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

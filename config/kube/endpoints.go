@@ -52,12 +52,9 @@ func (s *Source) addEndpoints() {
 		func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 			return client.CoreV1().Endpoints("").Watch(ctx, o)
 		})
+	// Those of Services for other proxies come as well, though the controllers copy that label too: a Service that is handed
+	// over to us has its endpoints at once, not when the controllers have caught up.
 	labels := "!" + v1.IsHeadlessService
-	if s.cfg.ServiceProxyName == "" {
-		// The controllers copy a Service's labels to its endpoints. With a name of our own, endpoints made by others may well
-		// lack it, and those of other proxies' Services do no harm.
-		labels += ",!" + labelServiceProxyName
-	}
 	s.slicesFeed.labels, s.endpointsFeed.labels = labels, labels
 }
 

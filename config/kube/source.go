@@ -74,9 +74,9 @@ func New(cfg Config) *Source {
 		func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 			return cfg.Client.CoreV1().Services("").Watch(ctx, o)
 		})
-	s.servicesFeed.labels = "!" + labelServiceProxyName + ",!" + v1.IsHeadlessService
+	s.servicesFeed.labels = "!" + labelServiceProxyName
 	if cfg.ServiceProxyName != "" {
-		s.servicesFeed.labels = labelServiceProxyName + "=" + cfg.ServiceProxyName + ",!" + v1.IsHeadlessService
+		s.servicesFeed.labels = labelServiceProxyName + "=" + cfg.ServiceProxyName
 	}
 	s.servicesFeed.tryFields = fields.OneTermNotEqualSelector("spec.clusterIP", v1.ClusterIPNone).String()
 

@@ -38,7 +38,10 @@ func TestFollows(t *testing.T) {
 			b.serves("default/web")
 			api.put("services", service("db", "198.18.0.2"))
 			b.serves("default/db", "default/web")
+			// This one concerns its slices, which have it too: the Service is to refuse its clients.
 			api.put("services", service("db", "198.18.0.2", v1.IsHeadlessService+"="))
+			b.serves("default/db", "default/web")
+			api.remove("services", "default/db", false)
 			b.serves("default/web")
 			api.remove("services", "default/web", false)
 			b.serves()
@@ -104,8 +107,8 @@ func TestSelectors(t *testing.T) {
 	t.Parallel()
 	others, headless := "!service.kubernetes.io/service-proxy-name", "!service.kubernetes.io/headless"
 	for _, c := range []struct{ name, services, endpoints string }{
-		{"", others + "," + headless, headless + "," + others},
-		{"mine", "service.kubernetes.io/service-proxy-name=mine," + headless, headless},
+		{"", others, headless},
+		{"mine", "service.kubernetes.io/service-proxy-name=mine", headless},
 	} {
 		for _, source := range []string{EndpointsSlices, EndpointsLegacy} {
 			t.Run(source+c.name, func(t *testing.T) {
