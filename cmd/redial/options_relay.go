@@ -37,7 +37,7 @@ func (o *relayOptions) addFlags(f *pflag.FlagSet) {
 	f.DurationVar(&o.keepAlive, "tcp-keepalive", o.keepAlive, "TCP keep-alive interval, towards clients and backends")
 	f.DurationVar(&o.userTimeout, "tcp-user-timeout", o.userTimeout, "how long sent bytes may stay unacknowledged before a connection is given up")
 	f.DurationVar(&o.udpTimeout, "udp-timeout", o.udpTimeout, "ends a UDP session (a client address and its backend) that has been idle for so long, in both directions (kube-proxy, while it had the flag: 250ms)")
-	f.DurationVar(&o.drainTimeout, "drain-timeout", o.drainTimeout, "how long live connections may go on after SIGTERM; a second signal exits at once")
+	f.DurationVar(&o.drainTimeout, "drain-timeout", o.drainTimeout, "how long to serve on after SIGTERM while connections are live; a second signal exits at once")
 }
 
 func (o *options) validateRelay(c *complaints) {

@@ -7,6 +7,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/sirupsen/logrus"
+
 	"redial/config"
 	"redial/iptables"
 	"redial/proxy"
@@ -22,6 +24,7 @@ type servers struct {
 	services *health.Services
 	metrics  *metrics.Metrics
 	opts     *options
+	log      *logrus.Entry
 }
 
 // healthTimeout is how long a change of the rules may be pending before the node counts as unhealthy: kube-proxy's twice the
@@ -30,8 +33,8 @@ func (o *options) healthTimeout() time.Duration { return max(2*o.syncPeriod, tim
 
 // newServers makes what n is asked for. The functions are called only once n is complete.
 func newServers(n *node) *servers {
-	s := &servers{opts: n.opts}
-	s.metrics = metrics.New(metrics.Config{Version: versionString(), Snapshot: n.snapshot})
+	s := &servers{opts: n.opts, log: n.log}
+	s.metrics = metrics.New(metrics.Config{Version: version, Snapshot: n.snapshot})
 	s.node = health.NewNode(health.Config{
 		Proxy:   proxyHealth{n},
 		Leaving: func() bool { return n.tracker.Node().Leaving },
@@ -47,7 +50,7 @@ func newServers(n *node) *servers {
 }
 
 // run serves until ctx ends. An error is an address that cannot be listened at, where that is to end the process.
-func (s *servers) run(ctx context.Context, n *node) error {
+func (s *servers) run(ctx context.Context) error {
 	var running sync.WaitGroup
 	var mu sync.Mutex
 	var failed error
@@ -58,7 +61,7 @@ func (s *servers) run(ctx context.Context, n *node) error {
 			return
 		}
 		running.Go(func() {
-			srv := server.New(server.Config{Name: name, Addr: at.String(), Handler: handler, HardFail: s.opts.bindHardFail, Log: n.log})
+			srv := server.New(server.Config{Name: name, Addr: at.String(), Handler: handler, HardFail: s.opts.bindHardFail, Log: s.log})
 			if err := srv.Run(ctx); err != nil {
 				mu.Lock()
 				defer mu.Unlock()
@@ -69,7 +72,7 @@ func (s *servers) run(ctx context.Context, n *node) error {
 	}
 	serve("health", s.opts.healthz, s.node.Handler())
 	serve("metrics", s.opts.metrics, s.metrics.Handler(metrics.HandlerConfig{
-		Mode: "userspace", Configz: s.opts.configz(), Profiling: s.opts.profiling, Log: n.log,
+		Mode: "userspace", Configz: s.opts.configz(), Profiling: s.opts.profiling, Log: s.log,
 	}))
 	<-ctx.Done()
 	running.Wait()

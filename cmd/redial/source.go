@@ -43,7 +43,7 @@ func newCluster(opts *options, tracker *config.Tracker, log *logrus.Entry) (*clu
 	}
 	api := kube.ClientConfig{
 		Kubeconfig: opts.kubeconfig, Master: opts.master, ContentType: opts.apiContentType,
-		QPS: opts.apiQPS, Burst: int(opts.apiBurst), UserAgent: "redial/" + versionString(),
+		QPS: opts.apiQPS, Burst: int(opts.apiBurst), UserAgent: "redial/" + version,
 	}
 	client, err := kube.Client(api)
 	if err != nil {

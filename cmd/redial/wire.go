@@ -70,8 +70,11 @@ func run(ctx context.Context, opts *options) error {
 	}
 	// After the rules' first use, which loads the module that most settings are of.
 	opts.prepareProcess("/", log)
-	parts, stop := context.WithCancelCause(ctx)
+	// Two ways to end: parts are cut short by a failure of one, ending asks all to stop in good order.
+	parts, stop := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer stop(nil)
+	ending, end := context.WithCancelCause(ctx)
+	defer end(nil)
 	var running sync.WaitGroup
 	start := func(part func(context.Context) error) {
 		running.Go(func() {
@@ -82,31 +85,28 @@ func run(ctx context.Context, opts *options) error {
 	}
 	start(n.source.Run)
 	start(n.proxier.Run)
+	start(n.servers.run)
 	start(func(ctx context.Context) error {
 		return admin.Serve(ctx, socket, func() any { return n.status() })
 	})
 	if opts.configFile != "" {
-		start(func(ctx context.Context) error { return kubeproxy.Watch(ctx, opts.configFile, opts.content, log) })
+		running.Go(func() {
+			if err := kubeproxy.Watch(ending, opts.configFile, opts.content, log); err != nil {
+				end(err)
+			}
+		})
 	}
-	// Until after the drain: whoever asks then has to hear that the node is on its way out.
-	serving, stopServing := context.WithCancel(context.Background())
-	var served sync.WaitGroup
-	served.Go(func() {
-		if err := n.servers.run(serving, n); err != nil {
-			stop(err)
-		}
-	})
-	defer served.Wait()
-	defer stopServing()
-	<-parts.Done()
-	n.servers.node.Stop()
+	select {
+	case <-parts.Done():
+	case <-ending.Done():
+		n.drain(parts)
+	}
+	stop(context.Cause(ending))
+	end(nil)
 	running.Wait()
-	// From here on, whoever comes next may steer.
+	cut := n.relay.Shutdown(parts)
+	log.WithFields(logrus.Fields{"cut": cut, "pid": os.Getpid()}).Info("stopped")
 	unlock()
-	// Before the first sync nobody was served, and there is nothing to drain.
-	if n.proxier.Status().Sync.Syncs > 0 {
-		n.drain()
-	}
 	switch err := context.Cause(parts); {
 	case errors.Is(err, context.Canceled):
 		return nil
@@ -180,14 +180,28 @@ func wire(opts *options, log *logrus.Entry, fds int) (*node, error) {
 	return n, nil
 }
 
-// drain stops accepting and lets live connections end. The rules stay: whoever starts next takes them over, and until
-// then clients are refused rather than sent somewhere else.
-func (n *node) drain() {
-	n.log.WithField("timeout", n.opts.drainTimeout).Info("stopping: no new connections, waiting for the live ones to end")
-	ctx, cancel := context.WithTimeout(context.Background(), n.opts.drainTimeout)
-	defer cancel()
-	cut := n.relay.Shutdown(ctx)
-	n.log.WithFields(logrus.Fields{"cut": cut, "pid": os.Getpid()}).Info("stopped")
+// drain tells load balancers and the kubelet that the node is on its way out, and goes on as before until no connection is
+// live, or the time is over. Nothing is refused meanwhile: the next process can only start when this one has ended, so
+// whoever were refused now would find nobody else on this node. What is live in the end is cut. The rules stay: whoever
+// starts next takes them over, and until then clients are refused rather than sent somewhere else.
+func (n *node) drain(failed context.Context) {
+	n.servers.node.Stop()
+	if n.proxier.SyncStatus().Syncs == 0 {
+		return // nobody has been served
+	}
+	n.log.WithField("timeout", n.opts.drainTimeout).Info("stopping: serving on until the live connections have ended")
+	deadline := time.After(n.opts.drainTimeout)
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for n.relay.Totals().TCP.Active > 0 {
+		select {
+		case <-tick.C:
+		case <-deadline:
+			return
+		case <-failed.Done():
+			return
+		}
+	}
 }
 
 // status is the admin API's answer.

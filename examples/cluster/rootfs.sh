@@ -23,5 +23,5 @@ done
 for file in /usr/sbin/xtables-nft-multi /usr/sbin/xtables-legacy-multi; do
 	ldd "$file"
 done | grep -o '/[^ ]*' | sort -u | while read -r lib; do copy "$lib"; done
-extensions=$(dirname "$(find / -xdev -name libxt_standard.so -print -quit)")
+extensions=$(dirname "$(find /usr/lib -name libxt_standard.so -print -quit)")
 for file in "$extensions"/lib*; do copy "$file"; done
