@@ -124,7 +124,7 @@ func (l *UDPListener) join() {
 	if l.shut() {
 		return
 	}
-	slot, err := l.loop.register(l.fd, l, nil)
+	slot, err := l.loop.register(l.fd, unix.EPOLLIN, l)
 	if err != nil {
 		l.log.WithError(err).Error("cannot wait for datagrams")
 		return
