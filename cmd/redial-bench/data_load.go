@@ -164,8 +164,11 @@ func (l *dataLoad) connect(c *dataClient) error {
 		return fmt.Errorf("connecting: %w", errno)
 	}
 	interest := uint32(unix.EPOLLIN | unix.EPOLLOUT | unix.EPOLLET)
-	if c.kind == askTake {
+	switch c.kind { // streams are served in turn with the others
+	case askTake:
 		interest = unix.EPOLLOUT
+	case askGive:
+		interest = unix.EPOLLIN | unix.EPOLLOUT
 	}
 	return unix.EpollCtl(l.epoll, unix.EPOLL_CTL_ADD, fd, &unix.EpollEvent{Events: interest, Fd: c.slot})
 }
@@ -196,12 +199,20 @@ func (l *dataLoad) serve(c *dataClient, events uint32) error {
 		if _, errno := rawWrite(c.fd, l.buf[:requestSize]); errno != 0 {
 			return l.fail(c)
 		}
+		if c.kind == askGive {
+			return unix.EpollCtl(l.epoll, unix.EPOLL_CTL_MOD, c.fd, &unix.EpollEvent{Events: unix.EPOLLIN, Fd: c.slot})
+		}
 	}
 	if events&unix.EPOLLIN == 0 {
 		return nil
 	}
 	if c.kind == askGive {
-		return l.take(c)
+		n, errno := rawRead(c.fd, l.buf)
+		l.sample.Bytes += int64(max(n, 0))
+		if errno != 0 && errno != unix.EAGAIN || n == 0 {
+			return l.fail(c)
+		}
+		return nil
 	}
 	n, errno := rawRead(c.fd, l.buf[:2*requestSize])
 	if errno == unix.EAGAIN {
@@ -226,23 +237,6 @@ func (l *dataLoad) serve(c *dataClient, events uint32) error {
 		return l.fail(c)
 	}
 	return nil
-}
-
-// take reads a stream until there is no more for now.
-func (l *dataLoad) take(c *dataClient) error {
-	for {
-		n, errno := rawRead(c.fd, l.buf)
-		switch {
-		case errno == unix.EAGAIN:
-			return nil
-		case errno != 0 || n == 0:
-			return l.fail(c)
-		}
-		l.sample.Bytes += int64(n)
-		if n < len(l.buf) {
-			return nil
-		}
-	}
 }
 
 func (l *dataLoad) fail(c *dataClient) error {

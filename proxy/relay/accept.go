@@ -57,7 +57,7 @@ func (l *Listener) accept() {
 			return
 		}
 	}
-	l.loop.again(l)
+	l.loop.more = append(l.loop.more, l)
 }
 
 // admit begins a connection if there are file descriptors for it. Otherwise the listener waits for them. The semaphore
@@ -76,7 +76,7 @@ func (l *Listener) admit(count *counters, fd int, client netip.Addr) bool {
 			return false
 		}
 	}
-	l.loop.begin(l, fd, client)
+	l.loop.place(l, fd, client, l.jammed)
 	return true
 }
 
@@ -99,6 +99,6 @@ func (l *Listener) admitted(w *arrival) {
 		return
 	}
 	l.waiting = nil
-	l.loop.begin(l, w.fd, w.client)
+	l.loop.place(l, w.fd, w.client, true)
 	l.accept()
 }

@@ -9,8 +9,12 @@ const resetPatience = 5 * time.Second
 func (c *conn) halfClose() {
 	c.halfClosed = true
 	c.moved = c.loop.now
-	at := c.loop.now + c.listener.relay.cfg.HalfCloseTimeout
-	if c.timer.set { // for an earlier reason, and last comes back to this one
+	c.wakeBy(c.moved + c.listener.relay.cfg.HalfCloseTimeout)
+}
+
+// wakeBy sets the timer unless it is set for an earlier time: then last comes back to this one.
+func (c *conn) wakeBy(at time.Duration) {
+	if c.timer.set {
 		at = min(at, time.Duration(c.timer.due)*tick)
 	}
 	c.loop.wheel.set(&c.timer, at)
@@ -29,7 +33,7 @@ func (c *conn) linger() {
 		}
 		c.left, c.moved = left, c.loop.now
 	}
-	c.loop.wheel.set(&c.timer, c.moved+limit)
+	c.wakeBy(c.moved + limit)
 }
 
 // passReset begins the end of a connection whose src has reset it or vanished: dst is reset too, once it has everything

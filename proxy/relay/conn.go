@@ -44,6 +44,7 @@ type conn struct {
 	held       bool // the balancer is to be told of the end
 	lasting    bool // lastingAfter has passed
 	halfClosed bool // one direction has ended and the other goes on under HalfCloseTimeout
+	queued     bool // in loop.more
 	broken     bool // either peer reset its connection or vanished
 	expired    bool // HalfCloseTimeout ended the connection
 }
@@ -66,17 +67,18 @@ type end struct {
 // interest is what every socket of a connection is registered for, once.
 const interest = unix.EPOLLIN | unix.EPOLLOUT | unix.EPOLLRDHUP | unix.EPOLLPRI | unix.EPOLLET
 
-// begin makes a connection of an accepted socket. The two descriptors are charged for already.
-func (lp *tcpLoop) begin(l *Listener, fd int, client netip.Addr) {
+// begin makes a connection of an accepted socket. The two descriptors are charged for already. A client that has waited may
+// be gone.
+func (lp *tcpLoop) begin(l *Listener, fd int, client netip.Addr, waited bool) {
 	c := lp.record()
-	c.listener, c.stats, c.clientIP = l, l.countersOf(lp), client
+	c.listener, c.clientIP = l, client
+	c.countIn(l.countersOf(lp))
 	c.client.fd, c.client.noDelay = fd, true // inherited
-	c.in.count, c.out.count = &c.stats.bytesIn, &c.stats.bytesOut
 	c.started = lp.now
 	c.stats.active.Add(1)
 	lp.live++
 	defer c.contain()
-	if l.jammed && peerGone(fd) {
+	if waited && peerGone(fd) {
 		c.giveUp(errAbandoned)
 		return
 	}
@@ -100,6 +102,11 @@ func (lp *tcpLoop) record() *conn {
 	c.in, c.out = half{conn: c, src: &c.client, dst: &c.backend}, half{conn: c, src: &c.backend, dst: &c.client}
 	c.timer.owner = c
 	return c
+}
+
+// countIn has what happens to c from now on counted in n.
+func (c *conn) countIn(n *counters) {
+	c.stats, c.in.count, c.out.count = n, &n.bytesIn, &n.bytesOut
 }
 
 func (c *conn) watch(e *end) error {
@@ -140,7 +147,9 @@ func (e *end) event(events uint32) bool {
 		if events&unix.EPOLLERR != 0 || events&unix.EPOLLHUP != 0 && !e.finSent {
 			e.gone = true
 		}
-		c.work()
+		if !c.giveAway() {
+			c.work()
+		}
 	}
 	return true
 }
@@ -148,7 +157,16 @@ func (e *end) event(events uint32) bool {
 // resume goes on with bytes that were left for the others' sake.
 func (c *conn) resume() {
 	defer c.contain()
+	c.queued = false
 	c.work()
+}
+
+// again has c resumed in this turn, after the others' events.
+func (c *conn) again() {
+	if !c.queued {
+		c.queued = true
+		c.loop.more = append(c.loop.more, c)
+	}
 }
 
 // work moves what can be moved.
@@ -185,9 +203,13 @@ func (c *conn) alarm() {
 // last sees to a connection that has lasted for a while. Then its timer runs only while it is half-closed.
 func (c *conn) last() {
 	cfg := &c.listener.relay.cfg
-	if now := c.loop.now; !c.lasting && now-c.started >= lastingFor(cfg) {
-		c.lasting = true
-		setTimeouts(c.backend.fd, cfg.KeepAlive, cfg.UserTimeout)
+	if !c.lasting {
+		if due := c.started + lastingFor(cfg); c.loop.now < due {
+			c.loop.wheel.set(&c.timer, due)
+		} else {
+			c.lasting = true
+			setTimeouts(c.backend.fd, cfg.KeepAlive, cfg.UserTimeout)
+		}
 	}
 	if c.halfClosed {
 		c.linger()

@@ -7,9 +7,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// visits is how many buffers one direction moves before the other connections have their turn.
-const visits = 4
-
 // buffers hold bytes that their receiver has no room for: a connection that is idle has none.
 var buffers = sync.Pool{New: func() any { return new([bufferSize]byte) }}
 
@@ -32,21 +29,22 @@ type half struct {
 // pending reports that bytes are kept which dst has to take first.
 func (h *half) pending() bool { return h.kept != nil || h.inPipe > 0 }
 
-// move moves bytes until src has no more for now, dst has no room, or others should have their turn.
+// move moves what there is: up to one buffer, after which the other connections have their turn.
 func (h *half) move() {
-	for range visits {
-		if h.dst.gone {
+	for moved := false; ; moved = true {
+		switch {
+		case h.dst.gone:
 			h.drop()
 			return
-		}
-		if h.pending() && !h.flush() {
+		case h.pending() && !h.flush():
 			return
-		}
-		switch {
 		case h.done || !h.src.ready && !h.eof:
 			return
 		case h.eof:
 			h.pass()
+			return
+		case moved:
+			h.conn.again()
 			return
 		case h.splicing:
 			h.splice()
@@ -54,7 +52,6 @@ func (h *half) move() {
 			h.copy()
 		}
 	}
-	h.conn.loop.again(h.conn)
 }
 
 // copy moves one buffer. A read that does not fill it has emptied the receive queue, so that no second one is needed

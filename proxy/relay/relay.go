@@ -93,8 +93,10 @@ const fdsPerConnection = 2
 type Relay struct {
 	cfg  Config
 	born time.Time // origin of the loops' clock
-	fds  *semaphore.Weighted
-	udp  udpBudget
+	// restless is how long a loop goes on without a rest before it gives connections to one that rests.
+	restless time.Duration
+	fds      *semaphore.Weighted
+	udp      udpBudget
 	// complained is when a shortage was logged last, in Unix nanoseconds.
 	complained atomic.Int64
 
@@ -119,6 +121,7 @@ func New(cfg Config) *Relay {
 	return &Relay{
 		cfg:          cfg,
 		born:         time.Now(),
+		restless:     time.Millisecond,
 		fds:          semaphore.NewWeighted(int64(cfg.MaxFDs - sessions)),
 		udp:          udpBudget{max: int64(sessions)},
 		maxListeners: (cfg.MaxFDs - sessions) / 2 / fdsPerConnection,
@@ -181,6 +184,7 @@ func (r *Relay) tcpLoop() (*tcpLoop, int, error) {
 			r.tcpLoops = append(r.tcpLoops, lp)
 		}
 		for _, lp := range r.tcpLoops {
+			lp.peers = r.tcpLoops
 			r.looping.Go(lp.run)
 		}
 	}

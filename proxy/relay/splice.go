@@ -3,7 +3,7 @@ package relay
 const (
 	spliceAfter = 2        // full buffers in a row that show a direction to be bulk
 	spliceLeast = 16 << 10 // less than so many bytes at a time are cheaper to copy
-	spliceMost  = 1 << 20
+	spliceMost  = pipeSize
 )
 
 // splice moves bytes without copying them. The pipe is the direction's only while there are bytes in it, so that a

@@ -22,7 +22,8 @@ const bufferSize = 64 << 10
 type tcpLoop struct {
 	poller
 	relay    *Relay
-	index    int           // of this loop in relay.tcpLoops
+	peers    []*tcpLoop    // all loops
+	index    int           // of this one
 	now      time.Duration // of this turn, on the relay's clock
 	wheel    wheel
 	armed    time.Duration // when the wait ends at the latest; 0: not set
@@ -39,8 +40,9 @@ type tcpLoop struct {
 	draining bool          // no connection may be given to another loop any more
 	idle     chan struct{} // closed when draining and without connections; nil: nobody waits
 
-	busySince time.Duration
-	resting   atomic.Bool // waiting for events; read by other loops
+	busySince time.Duration // when it last rested
+	gaveAt    time.Duration // when it last gave an established connection away
+	resting   atomic.Bool   // waiting for events; read, and cleared, by other loops
 
 	buf [bufferSize]byte
 }
@@ -109,9 +111,6 @@ func (lp *tcpLoop) handle(e *unix.EpollEvent) {
 		s.event(e.Events)
 	}
 }
-
-// again has r resumed in this turn, after the others' events.
-func (lp *tcpLoop) again(r resumer) { lp.more = append(lp.more, r) }
 
 func (lp *tcpLoop) resume() {
 	batch := lp.more
