@@ -93,9 +93,11 @@ func (lp *tcpLoop) begin(l *Listener, fd int, client netip.Addr, waited bool) {
 
 // record returns an unused conn.
 func (lp *tcpLoop) record() *conn {
-	c := new(conn)
+	var c *conn
 	if n := len(lp.spare); n > 0 {
 		c, lp.spare = lp.spare[n-1], lp.spare[:n-1]
+	} else {
+		c = new(conn)
 	}
 	*c = conn{loop: lp}
 	c.client, c.backend = end{conn: c, fd: -1, slot: -1}, end{conn: c, fd: -1, slot: -1}
