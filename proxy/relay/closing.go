@@ -40,7 +40,6 @@ func (c *conn) linger() {
 // that src sent before. The other direction has nobody left to write for.
 func (c *conn) passReset(h *half) {
 	c.state, c.broken, c.reset = resetting, true, h
-	h.src.ready = true // so that it is read to the end
 	other := &c.in
 	if h == other {
 		other = &c.out

@@ -93,7 +93,7 @@ const fdsPerConnection = 2
 type Relay struct {
 	cfg  Config
 	born time.Time // origin of the loops' clock
-	// restless is how long a loop goes on without a rest before it gives connections to one that rests.
+	// restless is how long a loop has to be busy before it may give connections away; 0: it always may.
 	restless time.Duration
 	fds      *semaphore.Weighted
 	udp      udpBudget
@@ -121,7 +121,7 @@ func New(cfg Config) *Relay {
 	return &Relay{
 		cfg:          cfg,
 		born:         time.Now(),
-		restless:     time.Millisecond,
+		restless:     10 * time.Millisecond,
 		fds:          semaphore.NewWeighted(int64(cfg.MaxFDs - sessions)),
 		udp:          udpBudget{max: int64(sessions)},
 		maxListeners: (cfg.MaxFDs - sessions) / 2 / fdsPerConnection,

@@ -41,8 +41,8 @@ type tcpLoop struct {
 	idle     chan struct{} // closed when draining and without connections; nil: nobody waits
 
 	busySince time.Duration // when it last rested
-	gaveAt    time.Duration // when it last gave an established connection away
-	resting   atomic.Bool   // waiting for events; read, and cleared, by other loops
+	load      load
+	resting   atomic.Bool // waiting for events; read, and cleared, by other loops
 
 	buf [bufferSize]byte
 }
