@@ -34,7 +34,7 @@ var dataLoads = []struct{ name, args string }{
 	{"1 stream up", "--upload 1"},
 	{"16 streams down", "--download 16"},
 	{"16 streams up", "--upload 16"},
-	{"16 short connections beside 4 streams down", "--short 16 --download 4"},
+	{"500 short connections a second beside 4 streams of 0.5 Gbit/s", "--short 10 --download 4 --pace 250000000"},
 	{"4000 idle connections", "--idle 4000"},
 }
 

@@ -29,10 +29,15 @@ type dataSample struct {
 // dataLoad is the client: numbers of connections of each kind, all served by one thread.
 type dataLoad struct {
 	Short, Trips, Take, Give, Idle int
+	// Pace is how many bytes per second all downloads take together; 0: what they get. Then short connections are begun at
+	// fixed times as well, 50 a second each, so that every system has the same to do.
+	Pace int64
 
 	remote  unix.RawSockaddrInet4
 	epoll   int
 	clients []*dataClient // by slot
+	start   time.Time     // of the pace
+	taken   int64         // bytes, since then
 	took    []uint32      // nanoseconds
 	sample  dataSample
 	buf     []byte
@@ -48,7 +53,11 @@ type dataClient struct {
 	sent  bool
 	got   int
 	since time.Time
+	next  time.Time // when a paced client connects again; zero: it is connected
 }
+
+// paceEvery is how often a paced client connects.
+const paceEvery = 20 * time.Millisecond
 
 func dataLoadCommand() *cobra.Command {
 	l := &dataLoad{buf: make([]byte, bulkSize), took: make([]uint32, 0, 4<<20)}
@@ -75,6 +84,7 @@ func dataLoadCommand() *cobra.Command {
 	f.IntVar(&l.Take, "upload", 0, "streams to the backend")
 	f.IntVar(&l.Give, "download", 0, "streams from the backend")
 	f.IntVar(&l.Idle, "idle", 0, "clients that ask once and stay")
+	f.Int64Var(&l.Pace, "pace", 0, "bytes per second that downloads take together; short connections are then paced too")
 	f.DurationVar(&duration, "for", time.Second, "how long")
 	f.IntSliceVar(&pids, "pids", nil, "processes whose CPU time is counted")
 	return cmd
@@ -140,7 +150,14 @@ func (l *dataLoad) run(duration time.Duration) error {
 	events := make([]unix.EpollEvent, 256)
 	deadline := time.Now().Add(duration)
 	for now := time.Now(); now.Before(deadline); now = time.Now() {
-		n, errno := rawEpollWait(l.epoll, events, 10*time.Millisecond)
+		wait := 10 * time.Millisecond
+		if l.Pace > 0 {
+			wait = time.Millisecond
+			if err := l.keepPace(now); err != nil {
+				return err
+			}
+		}
+		n, errno := rawEpollWait(l.epoll, events, wait)
 		if errno != 0 && errno != unix.EINTR {
 			return fmt.Errorf("waiting for answers: %w", errno)
 		}
@@ -153,12 +170,41 @@ func (l *dataLoad) run(duration time.Duration) error {
 	return nil
 }
 
+// keepPace reads what downloads may have by now, and begins the connections that are due.
+func (l *dataLoad) keepPace(now time.Time) error {
+	if l.start.IsZero() {
+		l.start = now
+	}
+	allowed := int64(float64(l.Pace) * now.Sub(l.start).Seconds())
+	for progress := true; progress && l.taken < allowed; {
+		progress = false
+		for _, c := range l.clients {
+			if c.kind != askGive || !c.sent {
+				continue
+			}
+			n, errno := rawRead(c.fd, l.buf[:64<<10])
+			if n > 0 && errno == 0 {
+				l.taken, l.sample.Bytes, progress = l.taken+int64(n), l.sample.Bytes+int64(n), true
+			}
+		}
+	}
+	for _, c := range l.clients {
+		if due := c.next; !due.IsZero() && !now.Before(due) {
+			if err := l.connect(c); err != nil {
+				return err
+			}
+			c.since = due // it has waited since then
+		}
+	}
+	return nil
+}
+
 func (l *dataLoad) connect(c *dataClient) error {
 	fd, err := tcpSocket()
 	if err != nil {
 		return err
 	}
-	c.fd, c.sent, c.got, c.since = fd, false, 0, time.Now()
+	c.fd, c.sent, c.got, c.since, c.next = fd, false, 0, time.Now(), time.Time{}
 	_, _, errno := unix.RawSyscall(unix.SYS_CONNECT, uintptr(fd), uintptr(unsafe.Pointer(&l.remote)), unix.SizeofSockaddrInet4)
 	if errno != 0 && errno != unix.EINPROGRESS {
 		return fmt.Errorf("connecting: %w", errno)
@@ -176,6 +222,10 @@ func (l *dataLoad) connect(c *dataClient) error {
 // again starts a client anew.
 func (l *dataLoad) again(c *dataClient) error {
 	rawClose(c.fd)
+	if c.once && l.Pace > 0 {
+		c.next = c.since.Add(paceEvery)
+		return nil
+	}
 	return l.connect(c)
 }
 
@@ -200,7 +250,11 @@ func (l *dataLoad) serve(c *dataClient, events uint32) error {
 			return l.fail(c)
 		}
 		if c.kind == askGive {
-			return unix.EpollCtl(l.epoll, unix.EPOLL_CTL_MOD, c.fd, &unix.EpollEvent{Events: unix.EPOLLIN, Fd: c.slot})
+			interest := uint32(unix.EPOLLIN)
+			if l.Pace > 0 {
+				interest = 0
+			}
+			return unix.EpollCtl(l.epoll, unix.EPOLL_CTL_MOD, c.fd, &unix.EpollEvent{Events: interest, Fd: c.slot})
 		}
 	}
 	if events&unix.EPOLLIN == 0 {

@@ -3,6 +3,7 @@ package relay
 import (
 	"net/netip"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -17,8 +18,9 @@ type stream struct {
 	backend int // listening
 }
 
-func newStream(t *testing.T) *stream {
+func newStream(t *testing.T, restless time.Duration) *stream {
 	s := &stream{t: t, relay: New(Config{})}
+	s.relay.restless = restless
 	loopback := netip.MustParseAddr("127.0.0.1")
 	s.backend = s.socket()
 	require.NoError(t, unix.Bind(s.backend, sockaddr(netip.AddrPortFrom(loopback, 0))))
@@ -56,7 +58,7 @@ func (s *stream) connect(to unix.Sockaddr) (client, server int) {
 
 // Bytes there and back, on a connection that exists, allocate nothing.
 func TestRoundTripsAllocateNothing(t *testing.T) {
-	s := newStream(t)
+	s := newStream(t, time.Hour)
 	client, server := s.connect(sockaddr(s.l.Addr()))
 	buf := make([]byte, 64)
 	exchange := func() {
@@ -75,7 +77,7 @@ func TestRoundTripsAllocateNothing(t *testing.T) {
 
 // A connection uses the records of those before it.
 func TestConnectionsAllocateNothing(t *testing.T) {
-	s := newStream(t)
+	s := newStream(t, time.Hour)
 	to := sockaddr(s.l.Addr())
 	buf := make([]byte, 64)
 	exchange := func() {
