@@ -64,7 +64,7 @@ func (f *frontend) listen(r *relay.Relay, addrs []netip.AddrPort) error {
 		if err := l.SetOpen(f.open); err != nil {
 			return err
 		}
-		go l.Serve()
+		l.Serve()
 	}
 	return nil
 }

@@ -2,6 +2,7 @@
 // its own: absolute figures depend on the machine and its mood, so each is only worth something beside the others.
 //
 //	redial-bench udp
+//	redial-bench data
 package main
 
 import (
@@ -26,10 +27,10 @@ func main() {
 func rootCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:           "redial-bench",
-		Short:         "Measure redial beside kernel DNAT and nginx",
+		Short:         "Measure redial beside kernel DNAT, nginx and HAProxy",
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
-	cmd.AddCommand(udpCommand(), udpEchoCommand(), udpLoadCommand(), udpOneShotCommand())
+	cmd.AddCommand(udpCommand(), udpEchoCommand(), udpLoadCommand(), udpOneShotCommand(), dataCommand(), dataPeerCommand(), dataLoadCommand())
 	return cmd
 }

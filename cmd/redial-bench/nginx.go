@@ -9,7 +9,8 @@ import (
 	"strings"
 )
 
-// nginxStream is one nginx worker with a stream server.
+// nginxStream is nginx with a stream server: one worker for UDP, where a second one gets nothing to do, and as many as
+// there are processors for TCP.
 func nginxStream(n *network, protocol string) (*system, error) {
 	s := &system{name: "nginx stream", address: fmt.Sprintf("%s:%d", nodeIP, servicePort)}
 	path, err := exec.LookPath("nginx")
@@ -46,14 +47,15 @@ func nginxConfig(load, dir, protocol string) string {
 	if load != "" {
 		fmt.Fprintf(&b, "load_module %s;\n", load)
 	}
-	listen := ""
-	if protocol == "udp" {
-		listen = " udp"
+	listen, workers, timeout, more := " udp", "1", int(idleTimeout.Seconds()), ""
+	if protocol == "tcp" {
+		listen, workers, timeout = "", "auto", 3600
+		more = "\t\tproxy_half_close on; # or a client that has sent its FIN loses the answer\n"
 	}
 	fmt.Fprintf(&b, `daemon off;
 user root;
 pid %s/nginx.pid;
-worker_processes 1;
+worker_processes %s;
 worker_rlimit_nofile %d;
 events { worker_connections 65536; }
 stream {
@@ -61,9 +63,9 @@ stream {
 		listen %s:%d%s;
 		proxy_pass %s:%d;
 		proxy_timeout %ds;
-	}
+%s	}
 }
-`, dir, fileLimit(), nodeIP, servicePort, listen, backendIP, backendPort, int(idleTimeout.Seconds()))
+`, dir, workers, fileLimit(), nodeIP, servicePort, listen, backendIP, backendPort, timeout, more)
 	return b.String()
 }
 

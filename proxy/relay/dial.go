@@ -5,9 +5,11 @@ import (
 	"errors"
 	"net"
 	"net/netip"
+	"os"
 	"slices"
 	"time"
 
+	"github.com/sirupsen/logrus"
 	"golang.org/x/sys/unix"
 )
 
@@ -17,13 +19,16 @@ import (
 // are out for good; silent ones are asked again in the next round with twice the patience, since silence may have been
 // a lost SYN, or the backend slower than the first round allowed for.
 type search struct {
-	s       *session
-	ctx     context.Context // ends with the dial budget, or when the session is cut
-	patient time.Duration
-	refused []netip.AddrPort
-	tried   []netip.AddrPort // in this round, the refused ones included
-	dials   uint64
-	pause   backoff // between rounds
+	deadline time.Duration // when the dial budget is spent
+	began    time.Duration // of the present attempt
+	patience time.Duration
+	refused  []netip.AddrPort
+	tried    []netip.AddrPort // in this round, the refused ones included
+	dials    uint64
+	asked    bool    // a backend was picked and not reported yet
+	short    bool    // the timer is for another try at the same backend, for want of descriptors
+	retry    backoff // of those tries
+	pause    backoff // between rounds
 }
 
 var (
@@ -32,119 +37,252 @@ var (
 	errAbandoned = errors.New("the client left")
 )
 
-// dial connects the session to a backend. Every failed attempt has been reported to the balancer when it returns.
-func (s *session) dial() (*net.TCPConn, netip.AddrPort, error) {
-	cfg := &s.listener.relay.cfg
-	ctx, cancel := context.WithTimeout(s.ctx, cfg.DialTimeout)
-	defer cancel()
-	d := search{s: s, ctx: ctx, patient: cfg.TryTimeout}
-	conn, backend, err := d.run()
-	if d.dials > 1 {
-		s.listener.stats.retries.Add(d.dials - 1)
-	}
-	if err == nil && d.dials > 1 {
-		s.listener.stats.retried.Add(1)
-	}
-	return conn, backend, err
+// find begins the search.
+func (c *conn) find() {
+	cfg := &c.listener.relay.cfg
+	c.search = c.loop.newSearch()
+	c.search.deadline, c.search.patience = c.loop.now+cfg.DialTimeout, cfg.TryTimeout
+	c.pick()
 }
 
-func (d *search) run() (*net.TCPConn, netip.AddrPort, error) {
-	if d.s.waited && d.s.client.gone() {
-		return nil, netip.AddrPort{}, errAbandoned
-	}
-	for {
-		backend, ok := d.s.listener.balancer.Pick(d.s.clientIP, d.tried)
+// pick dials one backend after the other until one may answer later or the search is over.
+func (c *conn) pick() {
+	for c.state == dialling {
+		s := c.search
+		backend, ok := c.listener.balancer.Pick(c.clientIP, s.tried)
 		if !ok {
-			if !d.nextRound() {
-				return nil, netip.AddrPort{}, d.giveUp()
-			}
-			continue
+			c.nextRound()
+			return
 		}
-		conn, err := d.try(backend)
-		d.s.listener.balancer.Report(d.s.clientIP, backend, reason(err))
-		if err == nil {
-			return conn, backend, nil
-		}
-		d.s.logDial(backend, err)
-		d.tried = append(d.tried, backend)
-		if !isSilence(err) {
-			d.refused = append(d.refused, backend)
-		}
-		switch {
-		case d.over():
-			return nil, netip.AddrPort{}, d.giveUp()
-		case d.s.client.gone():
-			return nil, netip.AddrPort{}, errAbandoned
+		s.dials++
+		s.asked, c.to, s.retry = true, backend, backoff{}
+		if c.dial() {
+			return
 		}
 	}
 }
 
-// nextRound reports whether there is any point in asking the silent backends again.
-func (d *search) nextRound() bool {
-	if len(d.tried) == len(d.refused) || d.over() {
-		return false
+// nextRound pauses, as a dial may also fail at once, for want of a local port, and then asks the silent backends again, if
+// there are any.
+func (c *conn) nextRound() {
+	s := c.search
+	if len(s.tried) == len(s.refused) || c.over() {
+		c.giveUp(s.verdict())
+		return
 	}
-	d.tried = slices.Clone(d.refused)
-	d.patient *= 2
-	d.pause.wait(d.ctx) // a dial may also fail at once, for want of a local port
-	return !d.over()
+	s.tried = slices.Clone(s.refused)
+	s.patience *= 2
+	c.wake(s.pause.next())
 }
 
-func (d *search) giveUp() error {
-	if d.dials == 0 {
+// dial begins an attempt at c.to. It returns false when that has failed at once, and another backend may be picked.
+func (c *conn) dial() bool {
+	s := c.search
+	s.began, s.short = c.loop.now, false
+	fd, err := dialTCP(c.to, c.listener.relay.cfg.Mark)
+	if err != nil {
+		return c.failed(err)
+	}
+	c.backend.fd = fd
+	if err := c.watch(&c.backend); err != nil {
+		c.backend.close()
+		return c.failed(err)
+	}
+	c.wake(s.patience)
+	return true
+}
+
+// dialTCP begins to connect a socket.
+func dialTCP(backend netip.AddrPort, mark uint32) (int, error) {
+	fd, errno := streamSocket(backend.Addr())
+	if errno != 0 {
+		return -1, os.NewSyscallError("socket", errno)
+	}
+	if mark != 0 {
+		if err := setMark(fd, mark); err != nil {
+			closeRaw(fd)
+			return -1, os.NewSyscallError("setting the mark", err)
+		}
+	}
+	if err := connectTo(fd, backend); err != nil && err != unix.EINPROGRESS {
+		closeRaw(fd)
+		return -1, os.NewSyscallError("connect", err)
+	}
+	return fd, nil
+}
+
+// answered is told of the socket that is being connected.
+func (c *conn) answered(events uint32) {
+	switch {
+	case events&(unix.EPOLLERR|unix.EPOLLHUP) != 0:
+		errno, err := unix.GetsockoptInt(c.backend.fd, unix.SOL_SOCKET, unix.SO_ERROR)
+		if err != nil || errno == 0 {
+			errno = int(unix.ECONNRESET)
+		}
+		c.tryOther(os.NewSyscallError("connect", unix.Errno(errno)))
+	case events&unix.EPOLLOUT != 0:
+		c.connected()
+	}
+}
+
+// searchOn is the timer of a search: an attempt has taken too long, or a pause is over.
+func (c *conn) searchOn() {
+	switch s := c.search; {
+	case c.backend.fd >= 0:
+		c.tryOther(os.ErrDeadlineExceeded)
+	case s.short:
+		if c.over() {
+			c.tryOther(errNoFDs)
+		} else if !c.dial() {
+			c.pick()
+		}
+	case c.over():
+		c.giveUp(s.verdict())
+	default:
+		c.pick()
+	}
+}
+
+// tryOther ends an attempt.
+func (c *conn) tryOther(err error) {
+	c.backend.close()
+	c.backend.ready, c.backend.room, c.backend.hungUp, c.backend.urgent = false, false, false, false
+	if !c.failed(err) {
+		c.pick()
+	}
+}
+
+// failed reports an attempt. It returns false if another backend may be picked. When the proxy itself is out of
+// descriptors, ports or memory, that says nothing about the backend: the dial is repeated until there are some or the
+// budget is spent.
+func (c *conn) failed(err error) (waiting bool) {
+	s, r := c.search, c.listener.relay
+	switch {
+	case c.over() && (isShortage(err) || isSilence(err) && c.loop.now-s.began < r.cfg.TryTimeout):
+		err = context.Canceled // given up for reasons of our own: says nothing about the backend
+	case errors.Is(err, unix.EADDRNOTAVAIL): // no local port is left towards this backend; towards others there may be
+		r.complain(err, "no local port left for a backend, trying others")
+		err = context.Canceled
+	case isShortage(err):
+		r.complain(err, "cannot dial backends, retrying")
+		s.short = true
+		c.wake(s.retry.next())
+		return true
+	}
+	c.report(err)
+	c.logDial(err)
+	s.tried = append(s.tried, c.to)
+	if !isSilence(err) {
+		s.refused = append(s.refused, c.to)
+	}
+	switch {
+	case c.over():
+		c.giveUp(s.verdict())
+	case peerGone(c.client.fd):
+		c.giveUp(errAbandoned)
+	}
+	return false
+}
+
+// clientLeft ends the search of a client that has reset its connection, unless it has sent something before.
+func (c *conn) clientLeft() {
+	if unread(c.client.fd) == 0 {
+		c.giveUp(errAbandoned)
+	}
+}
+
+// connected ends the search with success.
+func (c *conn) connected() {
+	s := c.search
+	if s.dials > 1 {
+		c.stats.retries.Add(s.dials - 1)
+		c.stats.retried.Add(1)
+	}
+	c.stats.connected.Add(1)
+	c.state, c.held = relaying, true
+	c.started = c.loop.now
+	c.client.room = true
+	c.loop.endSearch(c)
+	c.listener.balancer.Report(c.clientIP, c.to, nil)
+	c.loop.wheel.set(&c.timer, c.loop.now+lastingFor(&c.listener.relay.cfg))
+	c.work()
+}
+
+// giveUp ends the connection before it has reached a backend.
+func (c *conn) giveUp(err error) {
+	s := c.search
+	switch {
+	case errors.Is(err, errAbandoned):
+		c.stats.abandoned.Add(1)
+	case errors.Is(err, errNoBackend):
+		c.stats.noBackend.Add(1)
+	default:
+		c.stats.failed.Add(1)
+	}
+	asked := s != nil && s.asked
+	if s != nil {
+		if s.dials > 1 {
+			c.stats.retries.Add(s.dials - 1)
+		}
+		c.loop.endSearch(c)
+	}
+	c.abort()
+	c.listener.log.WithField("client", c.clientIP).WithError(err).Debug("connection not relayed")
+	if asked {
+		c.listener.balancer.Report(c.clientIP, c.to, context.Canceled)
+	}
+}
+
+// verdict is why a search that is over has found nothing.
+func (s *search) verdict() error {
+	if s.dials == 0 {
 		return errNoBackend
 	}
 	return errExhausted
 }
 
-// try dials one backend once. When the proxy itself is out of descriptors, ports or memory, that says nothing about the
-// backend: the dial is repeated until there are some or the budget is spent.
-func (d *search) try(backend netip.AddrPort) (*net.TCPConn, error) {
-	d.dials++
-	dialer := net.Dialer{KeepAlive: -1, Control: d.s.listener.relay.dialOptions}
-	dialer.SetMultipathTCP(false)
-	var retry backoff
-	for {
-		began := time.Now()
-		ctx, cancel := context.WithTimeout(d.ctx, d.patient) // anew: waiting for descriptors is not the backend's silence
-		conn, err := dialer.DialTCP(ctx, "tcp", netip.AddrPort{}, backend)
-		cancel()
-		switch {
-		case err == nil:
-			return conn, nil
-		case d.over() && (isShortage(err) || isSilence(err) && time.Since(began) < d.s.listener.relay.cfg.TryTimeout):
-			return nil, context.Canceled // given up for reasons of our own: says nothing about the backend
-		case errors.Is(err, unix.EADDRNOTAVAIL): // no local port is left towards this backend; towards others there may be
-			d.s.listener.relay.complain(err, "no local port left for a backend, trying others")
-			return nil, context.Canceled
-		case !isShortage(err):
-			return nil, err
-		}
-		d.s.listener.relay.complain(err, "cannot dial backends, retrying")
-		retry.wait(d.ctx)
+// report tells the balancer how the attempt has ended, once.
+func (c *conn) report(err error) {
+	c.search.asked = false
+	c.listener.balancer.Report(c.clientIP, c.to, err)
+}
+
+// wake sets the timer of the search, within its budget.
+func (c *conn) wake(after time.Duration) {
+	c.loop.wheel.set(&c.timer, min(c.loop.now+after, c.search.deadline))
+}
+
+// over reports that the budget is spent.
+func (c *conn) over() bool { return c.loop.now >= c.search.deadline }
+
+func (lp *tcpLoop) newSearch() *search {
+	if n := len(lp.searches); n > 0 {
+		s := lp.searches[n-1]
+		lp.searches = lp.searches[:n-1]
+		return s
+	}
+	return new(search)
+}
+
+func (lp *tcpLoop) endSearch(c *conn) {
+	const most = 256
+	s := c.search
+	c.search = nil
+	*s = search{}
+	if len(lp.searches) < most {
+		lp.searches = append(lp.searches, s)
 	}
 }
 
-// over reports that the budget is spent or the session cut. The clock is asked as well: a dial may hear of the deadline
-// before the context does.
-func (d *search) over() bool {
-	deadline, _ := d.ctx.Deadline()
-	return d.ctx.Err() != nil || !time.Now().Before(deadline)
-}
-
-// reason is what went wrong without the addresses, which whoever asks knows.
-func reason(err error) error {
-	var op *net.OpError
-	if errors.As(err, &op) {
-		return op.Err
+func (c *conn) logDial(err error) {
+	if !c.listener.log.Logger.IsLevelEnabled(logrus.DebugLevel) {
+		return
 	}
-	return err
+	c.listener.log.WithFields(logrus.Fields{"client": c.clientIP, "backend": c.to}).WithError(err).Debug("backend not reached")
 }
 
 // isSilence reports that the backend has not answered, rather than refused.
-func isSilence(err error) bool {
-	return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) || isTimeout(err)
-}
+func isSilence(err error) bool { return errors.Is(err, context.Canceled) || isTimeout(err) }
 
 func isTimeout(err error) bool {
 	var ne net.Error
@@ -152,7 +290,7 @@ func isTimeout(err error) bool {
 }
 
 func isShortage(err error) bool {
-	for _, e := range []error{unix.EMFILE, unix.ENFILE, unix.ENOBUFS, unix.ENOMEM} {
+	for _, e := range []error{errNoFDs, unix.EMFILE, unix.ENFILE, unix.ENOBUFS, unix.ENOMEM, unix.ENOSPC} {
 		if errors.Is(err, e) {
 			return true
 		}

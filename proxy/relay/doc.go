@@ -17,7 +17,7 @@
 //
 //	r := relay.New(relay.Config{})
 //	l, err := r.Listen(netip.MustParseAddrPort("0.0.0.0:61000"), "default/web:http/TCP", balancer)
-//	go l.Serve()
+//	l.Serve()
 //	l.SetOpen(false)        // no usable backend: the kernel refuses clients, the port stays ours
 //	l.SetOpen(true)
 //	l.Close()               // live connections go on

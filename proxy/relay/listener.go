@@ -2,12 +2,11 @@ package relay
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"net"
 	"net/netip"
+	"os"
 	"sync"
-	"syscall"
+	"sync/atomic"
 
 	"github.com/sirupsen/logrus"
 	"golang.org/x/sys/unix"
@@ -16,24 +15,29 @@ import (
 // backlog is the longest accept queue asked for; the kernel caps it at net.core.somaxconn.
 const backlog = 65535
 
-// Listener is one listening socket and the connections that came in through it.
+// Listener is one listening socket. One loop accepts from it, see place.go for where connections go from there.
 type Listener struct {
 	relay    *Relay
-	tcp      *net.TCPListener
-	raw      syscall.RawConn
+	loop     *tcpLoop
+	fd       int
+	addr     netip.AddrPort
 	balancer Balancer
 	log      *logrus.Entry
-	stats    counters
-	release  func()          // gives back what chargeListener took
-	stop     context.Context // ends when the listener is closed
-	cancel   context.CancelFunc
+	stats    []atomic.Pointer[counters] // by loop, made when first needed
+	release  func()                     // gives back what chargeListener took
+	closed   chan struct{}
+	ending   sync.Once
 
 	mu       sync.Mutex // guards what follows
 	open     bool
-	reopened chan struct{} // closed when open becomes true or the listener is closed
-	live     map[*session]struct{}
-	serving  bool
-	cutting  bool // reset was called: nothing may become live any more
+	isClosed bool
+
+	// The loop's own:
+	slot    int32 // -1: not served
+	waiting *arrival
+	jammed  bool // what is in the accept queue has waited there, so that clients may be gone
+	retry   backoff
+	timer   timer // of the next retry
 }
 
 // Listen binds addr and listens, open. name is for logs. Nothing is accepted until Serve is called. The port has to be
@@ -43,37 +47,28 @@ func (r *Relay) Listen(addr netip.AddrPort, name string, b Balancer) (*Listener,
 	if addr.Port() == 0 {
 		return nil, fmt.Errorf("listening on %s: a port is needed", addr)
 	}
+	loop, loops, err := r.tcpLoop()
+	if err != nil {
+		return nil, err
+	}
 	release, err := r.chargeListener()
 	if err != nil {
 		return nil, fmt.Errorf("listening on %s: %w", addr, err)
 	}
-	network := "tcp6" // explicit: "tcp" would listen on both families
-	if addr.Addr().Is4() {
-		network = "tcp4"
-	}
-	lc := net.ListenConfig{Control: r.listenOptions, KeepAlive: -1}
-	lc.SetMultipathTCP(false)
-	nl, err := lc.Listen(context.Background(), network, addr.String())
+	fd, err := bindTCP(addr, &r.cfg)
 	if err != nil {
 		release()
-		return nil, err
+		return nil, fmt.Errorf("listening on %s: %w", addr, os.NewSyscallError("bind", err))
 	}
 	l := &Listener{
-		release:  release,
-		relay:    r,
-		tcp:      nl.(*net.TCPListener),
-		balancer: b,
-		log:      r.cfg.Log.WithFields(logrus.Fields{"frontend": nl.Addr().String(), "service": name}),
-		open:     true,
-		reopened: make(chan struct{}),
-		live:     map[*session]struct{}{},
+		relay: r, loop: loop, fd: fd, addr: addr, balancer: b, release: release, open: true, slot: -1,
+		log:    r.cfg.Log.WithFields(logrus.Fields{"frontend": addr.String(), "service": name}),
+		stats:  make([]atomic.Pointer[counters], loops),
+		closed: make(chan struct{}),
 	}
-	l.stop, l.cancel = context.WithCancel(context.Background())
-	if l.raw, err = l.tcp.SyscallConn(); err == nil {
-		err = r.add(l)
-	}
-	if err != nil {
-		nl.Close()
+	l.timer.owner = l
+	if err := r.add(l); err != nil {
+		unix.Close(fd)
 		release()
 		return nil, err
 	}
@@ -81,10 +76,28 @@ func (r *Relay) Listen(addr netip.AddrPort, name string, b Balancer) (*Listener,
 }
 
 // Addr returns the address that is listened on.
-func (l *Listener) Addr() netip.AddrPort { return l.tcp.Addr().(*net.TCPAddr).AddrPort() }
+func (l *Listener) Addr() netip.AddrPort { return l.addr }
 
 // Stats returns the counters.
-func (l *Listener) Stats() Stats { return l.stats.snapshot() }
+func (l *Listener) Stats() Stats {
+	var sum Stats
+	for i := range l.stats {
+		if c := l.stats[i].Load(); c != nil {
+			sum = sum.Add(c.snapshot())
+		}
+	}
+	return sum
+}
+
+// countersOf returns the counters that lp, which is the caller, counts in.
+func (l *Listener) countersOf(lp *tcpLoop) *counters {
+	c := l.stats[lp.index].Load()
+	if c == nil {
+		c = new(counters)
+		l.stats[lp.index].Store(c)
+	}
+	return c
+}
 
 // SetOpen decides whether clients are accepted or refused. While refused, the port stays bound and the kernel answers
 // every SYN with a reset; connections that are live go on. EADDRINUSE, when opening, means that another process has
@@ -92,172 +105,74 @@ func (l *Listener) Stats() Stats { return l.stats.snapshot() }
 func (l *Listener) SetOpen(open bool) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.open == open || l.stop.Err() != nil {
+	if l.open == open || l.isClosed {
 		return nil
 	}
-	var err error
-	if cerr := l.raw.Control(func(fd uintptr) { err = setListening(int(fd), open) }); cerr != nil {
-		err = cerr
-	}
-	if err != nil {
-		return fmt.Errorf("listening on %s: %w", l.Addr(), err)
+	if err := setListening(l.fd, open); err != nil {
+		return fmt.Errorf("listening on %s: %w", l.addr, err)
 	}
 	l.open = open
-	if open {
-		close(l.reopened)
-	} else {
-		l.reopened = make(chan struct{})
-	}
 	return nil
 }
 
-// setListening ends listening by shutdown(2), which keeps the socket bound, and resumes it by listen(2). A socket that
-// is bound but not listening would share its port with others that set SO_REUSEADDR (inet_csk_bind_conflict), so it
-// goes without the option meanwhile. With it, a listener binds in spite of connections that its predecessor left.
-func setListening(fd int, open bool) error {
-	if open {
-		if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1); err != nil {
-			return err
-		}
-		err := unix.Listen(fd, backlog)
-		if err != nil {
-			unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 0)
-		}
-		return err
-	}
-	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 0); err != nil {
-		return err
-	}
-	return unix.Shutdown(fd, unix.SHUT_RD)
-}
+// Serve begins to accept connections. It does not wait for them.
+func (l *Listener) Serve() { l.loop.do(l.join) }
 
-// Close stops listening. Connections that are live go on and end by themselves or by the Relay's Shutdown.
-func (l *Listener) Close() error {
+// join runs in the loop, like everything below.
+func (l *Listener) join() {
 	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.stop.Err() != nil {
-		return nil
-	}
-	l.cancel()
-	err := l.tcp.Close()
-	l.release()
-	l.forgetIfDone()
-	return err
-}
-
-// Serve accepts connections until Close. It is called once, by the goroutine that is to be the accept loop.
-func (l *Listener) Serve() {
-	if !l.begin() {
+	closed := l.isClosed
+	l.mu.Unlock()
+	if closed || l.slot >= 0 {
 		return
 	}
-	defer l.relay.running.Done()
-	defer l.served()
-	var retry backoff
-	for {
-		conn, err := l.tcp.AcceptTCP()
-		switch {
-		case err == nil:
-			retry.reset()
-			l.stats.accepted.Add(1)
-			waited, admitted := l.admit()
-			if !admitted {
-				l.stats.failed.Add(1)
-				abort(conn)
-				return
-			}
-			l.startConn(conn, waited)
-		case l.stop.Err() != nil:
-			return
-		case errors.Is(err, unix.EINVAL): // not listening: closed by SetOpen
-			select {
-			case <-l.whenOpen():
-			case <-l.stop.Done():
-				return
-			}
-		case errors.Is(err, unix.ECONNABORTED): // the client left the queue by itself
-		default:
-			l.stats.acceptErrors.Add(1)
-			l.relay.complain(err, "cannot accept connections, retrying")
-			retry.wait(l.stop)
+	slot, err := l.loop.register(l.fd, unix.EPOLLIN|unix.EPOLLET, l)
+	if err != nil {
+		// Out of kernel memory, or of what epoll grants a user (max_user_watches).
+		l.relay.complain(err, "cannot wait for connections, retrying")
+		l.loop.wheel.set(&l.timer, l.loop.now+l.retry.next())
+		return
+	}
+	l.slot = slot
+}
+
+// Close stops listening. Connections that are live go on and end by themselves or by the Relay's Shutdown. It waits for the
+// loop, so that the address is free when it returns.
+func (l *Listener) Close() error {
+	l.mu.Lock()
+	l.isClosed = true // keeps SetOpen from using the descriptor from now on
+	l.mu.Unlock()
+	if !l.loop.do(l.end) {
+		<-l.loop.ended
+		l.end() // if the loop has not done it
+	}
+	<-l.closed
+	return nil
+}
+
+// end runs in the loop, or after it.
+func (l *Listener) end() {
+	l.ending.Do(func() {
+		defer close(l.closed)
+		if l.slot >= 0 {
+			l.loop.release(l.slot)
 		}
-	}
-}
-
-func (l *Listener) begin() bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.stop.Err() != nil || l.serving {
-		return false
-	}
-	l.serving = true
-	l.relay.running.Add(1)
-	return true
-}
-
-// served lets the Relay forget the listener: no connection can become live any more.
-func (l *Listener) served() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.serving = false
-	l.forgetIfDone()
-}
-
-func (l *Listener) whenOpen() <-chan struct{} {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.reopened
-}
-
-// admit waits until there are file descriptors for one more connection. The semaphore serves listeners first come,
-// first served, one waiting connection each, so that a flood on one of them does not starve the others.
-func (l *Listener) admit() (waited, admitted bool) {
-	if l.relay.fds.TryAcquire(fdsPerConnection) {
-		return false, true
-	}
-	l.stats.fdWaits.Add(1)
-	l.relay.complain(errNoFDs, "connections wait for others to end")
-	return true, l.relay.fds.Acquire(l.stop, fdsPerConnection) == nil
-}
-
-func (l *Listener) startConn(conn *net.TCPConn, waited bool) {
-	s := newSession(l, conn)
-	s.waited = waited
-	l.stats.active.Add(1)
-	l.relay.running.Add(1)
-	l.mu.Lock()
-	l.live[s] = struct{}{}
-	if l.cutting {
-		s.cut()
-	}
-	l.mu.Unlock()
-	go s.serveConn()
-}
-
-// endConn gives back what startConn and admit took.
-func (l *Listener) endConn(s *session) {
-	l.mu.Lock()
-	delete(l.live, s)
-	l.forgetIfDone()
-	l.mu.Unlock()
-	l.stats.active.Add(-1)
-	l.relay.fds.Release(fdsPerConnection)
-	l.relay.running.Done()
-}
-
-// forgetIfDone runs with mu held.
-func (l *Listener) forgetIfDone() {
-	if l.stop.Err() != nil && !l.serving && len(l.live) == 0 {
+		l.loop.wheel.unset(&l.timer)
+		closeRaw(l.fd)
+		if w := l.waiting; w != nil {
+			l.waiting = nil
+			w.cancel()
+			l.countersOf(l.loop).failed.Add(1)
+			abort(w.fd)
+		}
+		l.release()
 		l.relay.remove(l)
-	}
+	})
 }
 
-// reset cuts all live connections and returns their number.
-func (l *Listener) reset() int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.cutting = true
-	for s := range l.live {
-		s.cut()
-	}
-	return len(l.live)
+// arrival is an accepted connection that waits for its share of file descriptors, and holds back those behind it.
+type arrival struct {
+	fd     int
+	client netip.Addr
+	cancel context.CancelFunc
 }

@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"io"
+	"maps"
 	"net/netip"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -89,9 +91,12 @@ const fdsPerConnection = 2
 
 // Relay accepts and relays connections for any number of listeners.
 type Relay struct {
-	cfg Config
-	fds *semaphore.Weighted
-	udp udpBudget
+	cfg  Config
+	born time.Time // origin of the loops' clock
+	// restless is how long a loop has to be busy before it may give connections away; 0: it always may.
+	restless time.Duration
+	fds      *semaphore.Weighted
+	udp      udpBudget
 	// complained is when a shortage was logged last, in Unix nanoseconds.
 	complained atomic.Int64
 
@@ -100,9 +105,10 @@ type Relay struct {
 	bound        int // listening sockets
 	maxListeners int
 	listeners    map[*Listener]struct{}
-	running      sync.WaitGroup // accept loops and connections
 	udpListeners map[*UDPListener]struct{}
 	retired      Totals // of listeners that are no more
+	tcpLoops     []*tcpLoop
+	nextTCPLoop  int
 	loops        []*udpLoop
 	nextLoop     int
 	looping      sync.WaitGroup
@@ -115,6 +121,8 @@ func New(cfg Config) *Relay {
 	sessions := min(cfg.MaxFDs/4, ephemeralPorts()*3/4)
 	return &Relay{
 		cfg:          cfg,
+		born:         time.Now(),
+		restless:     10 * time.Millisecond,
 		fds:          semaphore.NewWeighted(int64(cfg.MaxFDs - sessions)),
 		udp:          udpBudget{max: int64(sessions)},
 		maxListeners: (cfg.MaxFDs - sessions) / 2 / fdsPerConnection,
@@ -126,33 +134,63 @@ func New(cfg Config) *Relay {
 // ErrShutdown is returned by Listen after Shutdown.
 var ErrShutdown = errors.New("the relay is shutting down")
 
+// clock is the time of timers.
+func (r *Relay) clock() time.Duration { return time.Since(r.born) }
+
 // Shutdown stops accepting on every TCP listener and waits until the last connection has ended. When ctx ends first, it
 // resets those that are left and returns how many there were. UDP, which has no end to wait for, is relayed until then.
 func (r *Relay) Shutdown(ctx context.Context) (cut int) {
 	defer r.stopLoops()
 	r.mu.Lock()
 	r.closed = true
-	listeners := make([]*Listener, 0, len(r.listeners))
-	for l := range r.listeners {
-		listeners = append(listeners, l)
-	}
+	listeners := slices.Collect(maps.Keys(r.listeners))
+	loops := r.tcpLoops
 	r.mu.Unlock()
 	for _, l := range listeners {
 		l.Close()
 	}
-	done := make(chan struct{})
-	go func() { r.running.Wait(); close(done) }()
-	select {
-	case <-done:
-		return 0
-	case <-ctx.Done():
+	// First none gives connections away any more; then those that were on their way have arrived.
+	for _, lp := range loops {
+		lp.ask(func() { lp.draining = true })
 	}
-	// Listeners that were closed earlier leave r.listeners only with their last connection, so none is missed.
-	for _, l := range listeners {
-		cut += l.reset()
+	for _, lp := range loops {
+		select {
+		case <-lp.drain():
+			continue
+		case <-ctx.Done():
+		}
+		lp.ask(func() { cut += lp.cut() })
 	}
-	<-done
 	return cut
+}
+
+// tcpLoop returns the event loop for the next TCP listener, and how many there are: one per processor, which begin with the
+// first listener.
+func (r *Relay) tcpLoop() (*tcpLoop, int, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed {
+		return nil, 0, ErrShutdown
+	}
+	if r.tcpLoops == nil {
+		for i := range runtime.GOMAXPROCS(0) {
+			lp, err := newTCPLoop(r, i)
+			if err != nil {
+				for _, lp := range r.tcpLoops {
+					lp.close(func(f func()) { f() })
+				}
+				r.tcpLoops = nil
+				return nil, 0, err
+			}
+			r.tcpLoops = append(r.tcpLoops, lp)
+		}
+		for _, lp := range r.tcpLoops {
+			lp.peers = r.tcpLoops
+			r.looping.Go(lp.run)
+		}
+	}
+	r.nextTCPLoop++
+	return r.tcpLoops[r.nextTCPLoop%len(r.tcpLoops)], len(r.tcpLoops), nil
 }
 
 // udpLoop returns the event loop for the next UDP listener. They are one per processor, and begin with the first
@@ -190,9 +228,12 @@ func (r *Relay) largestUDP(l *UDPListener) *UDPListener {
 
 func (r *Relay) stopLoops() {
 	r.mu.Lock()
-	loops := r.loops
+	loops, tcpLoops := r.loops, r.tcpLoops
 	r.mu.Unlock()
 	for _, lp := range loops {
+		lp.stop()
+	}
+	for _, lp := range tcpLoops {
 		lp.stop()
 	}
 	r.looping.Wait()

@@ -8,13 +8,18 @@ import (
 	"redial/proxy/relay/relaytest"
 )
 
-func TestRelay(t *testing.T) {
-	relaytest.Run(t, func(cfg relay.Config) (relaytest.Engine, relaytest.Listen) {
-		r := relay.New(cfg)
+func TestRelay(t *testing.T) { relaytest.Run(t, engine(relay.New)) }
+
+// Connections that move from loop to loop all the time behave like those that stay.
+func TestRelayMoving(t *testing.T) { relaytest.Run(t, engine(relay.NewGenerous)) }
+
+func engine(new func(relay.Config) *relay.Relay) relaytest.New {
+	return func(cfg relay.Config) (relaytest.Engine, relaytest.Listen) {
+		r := new(cfg)
 		return r, func(addr netip.AddrPort, name string, b relay.Balancer) (relaytest.Listener, error) {
 			return r.Listen(addr, name, b)
 		}
-	})
+	}
 }
 
 func TestUDPRelay(t *testing.T) {

@@ -55,10 +55,8 @@ type backoff struct {
 
 func (b *backoff) reset() { b.delay = 0 }
 
-func (b *backoff) wait(stop context.Context) {
+// next returns how long to wait before the next retry.
+func (b *backoff) next() time.Duration {
 	b.delay = min(max(2*b.delay, 5*time.Millisecond), time.Second)
-	select {
-	case <-time.After(b.delay):
-	case <-stop.Done():
-	}
+	return b.delay
 }

@@ -1,8 +1,7 @@
 package relay
 
 import (
-	"net"
-	"syscall"
+	"net/netip"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -15,25 +14,37 @@ const tcpRTOMax = 44
 // the first few intervals are short.
 const unansweredRTOs = 12
 
-// tcpClose is TCP_CLOSE of the kernel's tcp_states.h.
-const tcpClose = 7
-
-// listenOptions sets what accepted connections inherit, which costs nothing per connection.
-func (r *Relay) listenOptions(_, _ string, raw syscall.RawConn) error {
-	return control(raw, func(fd int) error { return setTimeouts(fd, r.cfg.KeepAlive, r.cfg.UserTimeout) })
+// bindTCP makes a listening socket. Accepted connections inherit its options, which costs nothing per connection.
+func bindTCP(addr netip.AddrPort, cfg *Config) (int, error) {
+	fd, errno := streamSocket(addr.Addr())
+	if errno != 0 {
+		return -1, errno
+	}
+	err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1)
+	if err == nil && addr.Addr().Is6() {
+		err = unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_V6ONLY, 1)
+	}
+	if err == nil {
+		err = setNoDelay(fd)
+	}
+	if err == nil {
+		err = setTimeouts(fd, cfg.KeepAlive, cfg.UserTimeout)
+	}
+	if err == nil {
+		err = unix.Bind(fd, sockaddr(addr))
+	}
+	if err == nil {
+		err = unix.Listen(fd, backlog)
+	}
+	if err != nil {
+		unix.Close(fd)
+		return -1, err
+	}
+	return fd, nil
 }
 
-// dialOptions prepares a backend socket before it connects.
-func (r *Relay) dialOptions(_, _ string, raw syscall.RawConn) error {
-	return control(raw, func(fd int) error {
-		if r.cfg.Mark != 0 {
-			if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_MARK, int(r.cfg.Mark)); err != nil {
-				return err
-			}
-		}
-		return setTimeouts(fd, r.cfg.KeepAlive, r.cfg.UserTimeout)
-	})
-}
+// setNoDelay has the kernel send each write at once: whoever made the bytes has decided already how to pack them.
+func setNoDelay(fd int) error { return unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1) }
 
 // setTimeouts bounds how long a peer that has vanished keeps its connection: by keep-alive while nothing is under way, by
 // the limit on retransmissions while something is.
@@ -62,18 +73,30 @@ func setTimeouts(fd int, keepAlive, user time.Duration) error {
 	return nil
 }
 
-func control(raw syscall.RawConn, f func(fd int) error) error {
-	var err error
-	if cerr := raw.Control(func(fd uintptr) { err = f(int(fd)) }); cerr != nil {
-		return cerr
+// setListening ends listening by shutdown(2), which keeps the socket bound, and resumes it by listen(2). A socket that
+// is bound but not listening would share its port with others that set SO_REUSEADDR (inet_csk_bind_conflict), so it
+// goes without the option meanwhile. With it, a listener binds in spite of connections that its predecessor left.
+func setListening(fd int, open bool) error {
+	if open {
+		if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1); err != nil {
+			return err
+		}
+		err := unix.Listen(fd, backlog)
+		if err != nil {
+			unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 0)
+		}
+		return err
 	}
-	return err
+	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 0); err != nil {
+		return err
+	}
+	return unix.Shutdown(fd, unix.SHUT_RD)
 }
 
-// abort closes conn by a reset. Bytes not yet sent are lost.
-func abort(conn *net.TCPConn) {
-	conn.SetLinger(0)
-	conn.Close()
+// abort closes a connection by a reset. Bytes not yet sent are lost.
+func abort(fd int) {
+	unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1})
+	closeRaw(fd)
 }
 
 // peerGone reports whether the connection has been reset or timed out. A FIN alone, even in both directions, is not
@@ -89,17 +112,14 @@ func peerGone(fd int) bool {
 	}
 }
 
-// wasReset tells the end of a stream by reset from the end by FIN, after read(2) returned 0 for both: another call on
-// the socket may have collected the error. It holds only while the connection's own FIN has not been sent, since
-// after that a socket in TIME_WAIT is TCP_CLOSE too (tcp_time_wait).
-func wasReset(fd int) bool {
-	info, err := unix.GetsockoptTCPInfo(fd, unix.IPPROTO_TCP, unix.TCP_INFO)
-	return err == nil && info.State == tcpClose
-}
+// unread returns the number of bytes that can be read.
+func unread(fd int) int { return queueLength(fd, unix.SIOCINQ) }
 
 // unsent returns the number of bytes not yet acknowledged by the peer.
-func unsent(fd int) int {
-	n, err := unix.IoctlGetInt(fd, unix.SIOCOUTQ)
+func unsent(fd int) int { return queueLength(fd, unix.SIOCOUTQ) }
+
+func queueLength(fd int, request uint) int {
+	n, err := unix.IoctlGetInt(fd, request)
 	if err != nil {
 		return 0
 	}

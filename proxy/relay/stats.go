@@ -30,6 +30,7 @@ type Stats struct {
 	Evicted      uint64 `json:"evicted,omitempty"`      // sessions that ended to make room for others
 }
 
+// counters belong to one loop each, so that loops do not pass cache lines to each other all the time.
 type counters struct {
 	accepted, connected, failed, noBackend, abandoned, retried, retries atomic.Uint64
 	active                                                              atomic.Int64

@@ -111,20 +111,15 @@ func (l *UDPListener) Addr() netip.AddrPort { return l.addr }
 // Stats returns the counters. A session counts as a connection.
 func (l *UDPListener) Stats() Stats { return l.stats.snapshot() }
 
-// Serve relays datagrams until Close.
-func (l *UDPListener) Serve() {
-	if !l.loop.do(l.join) {
-		return
-	}
-	<-l.closed
-}
+// Serve begins to relay datagrams. It does not wait for them.
+func (l *UDPListener) Serve() { l.loop.do(l.join) }
 
 // join runs in the loop, like everything below that has no lock.
 func (l *UDPListener) join() {
 	if l.shut() {
 		return
 	}
-	slot, err := l.loop.register(l.fd, l, nil)
+	slot, err := l.loop.register(l.fd, unix.EPOLLIN, l)
 	if err != nil {
 		l.log.WithError(err).Error("cannot wait for datagrams")
 		return

@@ -45,7 +45,7 @@ func TestDatagramsAllocateNothing(t *testing.T) {
 		l, _ = r.ListenUDP(netip.AddrPortFrom(loopback, port), "default/dns/UDP", one(backendAddr))
 		require.NotZero(t, port)
 	}
-	go l.Serve()
+	l.Serve()
 	require.NoError(t, unix.Connect(client, sockaddr(l.Addr())))
 	buf := make([]byte, 512)
 	query := []byte("a query of some sixty bytes, as a resolver would send it here...")

@@ -43,7 +43,7 @@ func (s *udpSession) open(tried []netip.AddrPort) bool {
 	if !ok {
 		return false
 	}
-	slot, err := s.listener.loop.register(fd, nil, s)
+	slot, err := s.listener.loop.register(fd, unix.EPOLLIN, s)
 	if err != nil {
 		unix.Close(fd)
 		s.listener.balancer.Release(backend)

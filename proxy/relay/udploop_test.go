@@ -26,7 +26,7 @@ func TestLoopSurvivesFaultsAtTheEndOfSessions(t *testing.T) {
 			require.NotZero(t, port)
 			l, _ = r.ListenUDP(netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), port), "default/dns/UDP", b)
 		}
-		go l.Serve()
+		l.Serve()
 		conn, err := net.Dial("udp", l.Addr().String())
 		require.NoError(t, err)
 		t.Cleanup(func() { conn.Close() })

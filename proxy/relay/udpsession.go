@@ -44,8 +44,8 @@ type udpSession struct {
 	controlLen int
 }
 
-// readable takes one batch from clients.
-func (l *UDPListener) readable() (drained bool) {
+// event takes one batch from clients.
+func (l *UDPListener) event(uint32) (drained bool) {
 	in := l.loop.in
 	n, errno := in.recv(l.fd, 0, batchSize, true)
 	if errno != 0 {
@@ -183,8 +183,8 @@ func (s *udpSession) sendAgain(data []byte) (errno unix.Errno) {
 	return errno
 }
 
-// readable takes a few replies and queues them for the client.
-func (s *udpSession) readable() (drained bool) {
+// event takes a few replies and queues them for the client.
+func (s *udpSession) event(uint32) (drained bool) {
 	l, loop := s.listener, s.listener.loop
 	first := loop.reserve(l, replySize)
 	n, errno := loop.out.recv(s.fd, first, replySize, false)

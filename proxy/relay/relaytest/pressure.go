@@ -104,7 +104,7 @@ func testCloseRacesWithAccept(t *testing.T, new New) {
 	b := balance(backend(t, echo))
 	for i := range 300 {
 		l := listenAnywhere(t, listen, netip.MustParseAddr("127.0.0.1"), b)
-		go l.Serve()
+		l.Serve()
 		go func() {
 			time.Sleep(time.Duration(i) * time.Microsecond)
 			l.Close()
@@ -146,8 +146,7 @@ func testShutdownBlamesNobody(t *testing.T, new New) {
 	assert.Empty(t, b.failures())
 }
 
-// The descriptors that are left do for accepting, not for dialling. That is nobody's fault but ours, however long it
-// takes.
+// The last descriptor does for accepting, not for dialling. That is nobody's fault but ours, however long it takes.
 func testShortageBlamesNobody(t *testing.T, new New) {
 	t.Parallel()
 	lab.Run(t, func(t *testing.T, _ *lab.Host) {
@@ -161,15 +160,7 @@ func testShortageBlamesNobody(t *testing.T, new New) {
 			require.NoError(t, err)
 			fds = append(fds, fd)
 		}
-		// No dial before all are accepted, or it takes the descriptor of one of them.
-		b.mu.Lock()
-		b.onPick = func() {
-			for l.Stats().Accepted < 1+clients {
-				time.Sleep(time.Millisecond)
-			}
-		}
-		b.mu.Unlock()
-		limit := uint64(fds[clients-1] + 1 + clients)
+		limit := uint64(fds[clients-1] + 1 + 1)
 		var old syscall.Rlimit
 		require.NoError(t, syscall.Getrlimit(syscall.RLIMIT_NOFILE, &old))
 		require.NoError(t, syscall.Setrlimit(syscall.RLIMIT_NOFILE, &syscall.Rlimit{Cur: limit, Max: old.Max}))
@@ -177,7 +168,7 @@ func testShortageBlamesNobody(t *testing.T, new New) {
 		for _, fd := range fds {
 			require.NoError(t, syscall.Connect(fd, addr))
 		}
-		eventually(t, func() bool { return len(b.picked()) == 1+clients }, "the dials")
+		eventually(t, func() bool { return len(b.picked()) > 1 }, "the dial")
 		patient := time.NewTimer(500 * time.Millisecond) // ten times TryTimeout
 		<-patient.C
 		assert.EqualValues(t, 1, l.Stats().Connected)
@@ -220,7 +211,7 @@ func testListenersAndConnectionsShare(t *testing.T, new New) {
 	b := balance(backend(t, echo))
 	addr := netip.MustParseAddr("127.0.0.1")
 	first := listenAnywhere(t, listen, addr, b)
-	go first.Serve()
+	first.Serve()
 	var conns []net.Conn
 	for range 9 {
 		conns = append(conns, dial(t, first))
@@ -228,7 +219,7 @@ func testListenersAndConnectionsShare(t *testing.T, new New) {
 	eventually(t, func() bool { return first.Stats().FDWaits == 1 && first.Stats().Connected == 8 }, "the budget to be spent")
 
 	second := listenAnywhere(t, listen, addr, b)
-	go second.Serve()
+	second.Serve()
 	waiting := dial(t, second)
 	for _, c := range conns[:4] {
 		c.Close()

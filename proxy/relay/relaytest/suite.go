@@ -2,7 +2,7 @@
 // what a client and a backend see is what counts.
 //
 //	func TestRelay(t *testing.T) {
-//		relaytest.Run(t, func(cfg relay.Config) relaytest.Engine { return relay.New(cfg) })
+//		relaytest.Run(t, func(cfg relay.Config) (relaytest.Engine, relaytest.Listen) { ... })
 //	}
 package relaytest
 
@@ -46,48 +46,58 @@ type New func(relay.Config) (Engine, Listen)
 // Run runs the suite.
 func Run(t *testing.T, new New) {
 	for name, test := range map[string]func(*testing.T, New){
-		"Bytes":                           testBytes,
-		"ServerSpeaksFirst":               testServerSpeaksFirst,
-		"IPv6":                            testIPv6,
-		"IdleCostsTwoFDs":                 testIdleCostsTwoFDs,
-		"Churn":                           testChurn,
-		"ClientClosesFirst":               testClientClosesFirst,
-		"BackendClosesFirst":              testBackendClosesFirst,
-		"HalfCloseTimeout":                testHalfCloseTimeout,
-		"HalfCloseRearmed":                testHalfCloseRearmed,
-		"HalfClosedClientGoes":            testHalfClosedClientGoes,
-		"BackendResets":                   testBackendResets,
-		"BackendResetsAfterFIN":           testBackendResetsAfterFIN,
-		"ClientResets":                    testClientResets,
-		"PeerVanishes":                    testPeerVanishes,
-		"RefusedThenGood":                 testRefusedThenGood,
-		"AllRefused":                      testAllRefused,
-		"SilentThenGood":                  testSilentThenGood,
-		"LoneSilentRecovers":              testLoneSilentRecovers,
-		"SilentDoesNotBlock":              testSilentDoesNotBlock,
-		"ClientLeaves":                    testClientLeaves,
-		"NothingRetried":                  testNothingRetried,
-		"NoBackend":                       testNoBackend,
-		"Refusing":                        testRefusing,
-		"RefusingKeepsPort":               testRefusingKeepsPort,
-		"CloseKeepsLive":                  testCloseKeepsLive,
-		"ShutdownWaits":                   testShutdownWaits,
-		"ShutdownCuts":                    testShutdownCuts,
-		"ShutdownCutsDials":               testShutdownCutsDials,
-		"FDBudget":                        testFDBudget,
-		"FDExhaustion":                    testFDExhaustion,
-		"PanicIsContained":                testPanicIsContained,
-		"PausedClient":                    testPausedClient,
-		"HalfCloseSlowReader":             testHalfCloseSlowReader,
-		"ResetAfterBothFINs":              testResetAfterBothFINs,
-		"ClientResetsWhileBackendIsStuck": testClientResetsWhileBackendIsStuck,
-		"CloseRacesWithAccept":            testCloseRacesWithAccept,
-		"EndOfBudgetBlamesNobody":         testEndOfBudgetBlamesNobody,
-		"ShutdownBlamesNobody":            testShutdownBlamesNobody,
-		"ShortageBlamesNobody":            testShortageBlamesNobody,
-		"ClientLeavesWhileItWaits":        testClientLeavesWhileItWaits,
-		"ListenersAndConnectionsShare":    testListenersAndConnectionsShare,
-		"PatienceGrows":                   testPatienceGrows,
+		"Bytes":                             testBytes,
+		"ServerSpeaksFirst":                 testServerSpeaksFirst,
+		"IPv6":                              testIPv6,
+		"IdleCostsTwoFDs":                   testIdleCostsTwoFDs,
+		"Churn":                             testChurn,
+		"ClientClosesFirst":                 testClientClosesFirst,
+		"BackendClosesFirst":                testBackendClosesFirst,
+		"HalfCloseTimeout":                  testHalfCloseTimeout,
+		"HalfCloseRearmed":                  testHalfCloseRearmed,
+		"HalfClosedClientGoes":              testHalfClosedClientGoes,
+		"BackendResets":                     testBackendResets,
+		"BackendResetsAfterFIN":             testBackendResetsAfterFIN,
+		"ClientResets":                      testClientResets,
+		"PeerVanishes":                      testPeerVanishes,
+		"RefusedThenGood":                   testRefusedThenGood,
+		"AllRefused":                        testAllRefused,
+		"SilentThenGood":                    testSilentThenGood,
+		"LoneSilentRecovers":                testLoneSilentRecovers,
+		"SilentDoesNotBlock":                testSilentDoesNotBlock,
+		"ClientLeaves":                      testClientLeaves,
+		"NothingRetried":                    testNothingRetried,
+		"NoBackend":                         testNoBackend,
+		"Refusing":                          testRefusing,
+		"RefusingKeepsPort":                 testRefusingKeepsPort,
+		"CloseKeepsLive":                    testCloseKeepsLive,
+		"ShutdownWaits":                     testShutdownWaits,
+		"ShutdownCuts":                      testShutdownCuts,
+		"ShutdownCutsDials":                 testShutdownCutsDials,
+		"FDBudget":                          testFDBudget,
+		"FDExhaustion":                      testFDExhaustion,
+		"PanicIsContained":                  testPanicIsContained,
+		"PausedClient":                      testPausedClient,
+		"HalfCloseSlowReader":               testHalfCloseSlowReader,
+		"ResetAfterBothFINs":                testResetAfterBothFINs,
+		"ClientResetsWhileBackendIsStuck":   testClientResetsWhileBackendIsStuck,
+		"CloseRacesWithAccept":              testCloseRacesWithAccept,
+		"EndOfBudgetBlamesNobody":           testEndOfBudgetBlamesNobody,
+		"ShutdownBlamesNobody":              testShutdownBlamesNobody,
+		"ShortageBlamesNobody":              testShortageBlamesNobody,
+		"ClientLeavesWhileItWaits":          testClientLeavesWhileItWaits,
+		"ListenersAndConnectionsShare":      testListenersAndConnectionsShare,
+		"PatienceGrows":                     testPatienceGrows,
+		"NobodyElsesBytes":                  testNobodyElsesBytes,
+		"NoLostWakeUp":                      testNoLostWakeUp,
+		"UrgentData":                        testUrgentData,
+		"PanicsEndOneConnection":            testPanicsEndOneConnection,
+		"Reopened":                          testReopened,
+		"ManyListeners":                     testManyListeners,
+		"Burst":                             testBurst,
+		"StuckStreams":                      testStuckStreams,
+		"ClientResetsWhileDialling":         testClientResetsWhileDialling,
+		"ClientSendsAndResetsWhileDialling": testClientSendsAndResetsWhileDialling,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, new) })
 	}
@@ -188,13 +198,11 @@ func startOn(t *testing.T, new New, cfg relay.Config, b *balancer, address strin
 	t.Helper()
 	engine, listen := new(cfg)
 	l := listenAnywhere(t, listen, netip.MustParseAddr(address), b)
-	served := make(chan struct{})
-	go func() { l.Serve(); close(served) }()
+	l.Serve()
 	t.Cleanup(func() {
 		ctx, cancel := context.WithCancel(context.Background())
 		cancel()
 		engine.Shutdown(ctx)
-		waitFor(t, served, "the accept loop to end")
 		s := l.Stats()
 		require.Zero(t, s.Active, "%+v", s)
 		require.Equal(t, s.Accepted, s.Connected+s.Failed+s.NoBackend+s.Abandoned, "%+v", s)

@@ -81,13 +81,11 @@ func serveUDP(t *testing.T, engine Engine, listen ListenUDP, b *balancer, addres
 		l, err = listen(addr, name, b)
 		return l, err
 	}, netip.MustParseAddr(address), b)
-	served := make(chan struct{})
-	go func() { l.Serve(); close(served) }()
+	l.Serve()
 	t.Cleanup(func() {
 		ctx, cancel := context.WithCancel(context.Background())
 		cancel()
 		engine.Shutdown(ctx)
-		waitFor(t, served, "Serve to end")
 		s := l.Stats()
 		require.Zero(t, s.Active, "%+v", s)
 		require.Equal(t, s.Accepted, s.Connected+s.Failed+s.NoBackend, "%+v", s)

@@ -223,7 +223,7 @@ func testPanicCostsOneDatagram(t *testing.T, new NewUDP) {
 		l, err = listen(addr, name, b)
 		return l, err
 	}, netip.MustParseAddr("127.0.0.1"), b)
-	go l.Serve()
+	l.Serve()
 	defer l.Close()
 	_ = engine
 	conn := udpClient(t, l)

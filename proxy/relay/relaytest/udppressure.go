@@ -185,7 +185,7 @@ func testRepliesEndWithTheirSocket(t *testing.T, new NewUDP) {
 			l, err = listen(addr, name, b)
 			return l, err
 		}, netip.MustParseAddr("127.0.0.1"), balance(a))
-		go l.Serve()
+		l.Serve()
 		conn := udpClient(t, l)
 		exchange(t, conn, "x")
 		for range 50 {

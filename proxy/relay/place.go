@@ -1,0 +1,115 @@
+package relay
+
+import (
+	"net/netip"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Which loop a connection belongs to: that of its listener, unless that loop is overloaded. Short connections are cheapest
+// there, since another loop would have to be woken for each: giving them away whenever a loop had not rested for a
+// millisecond took an eighth more processor time per connection (measured, on a machine where others wanted the
+// processors too). An overloaded loop gives new connections to one that rests, and from time to time an established one,
+// as those that are busy for long may all have come in while it had nothing to do.
+//
+// Not done: a socket per loop and listener (SO_REUSEPORT), which costs descriptors and memory for each of 30,000 listeners
+// and loses what is in one queue when it is closed; one socket in every loop's epoll set, since EPOLLEXCLUSIVE wakes all of
+// them if they wait in the runtime's poller rather than in epoll_wait(2) (ep_poll_callback).
+
+// load tells a loop that is overloaded from one that does not get a processor.
+type load struct {
+	at     time.Duration // when the present period began
+	cpu    time.Duration // of the thread, then
+	heavy  bool          // the last period had no rest and was spent on the processor
+	gaveAt time.Duration // when it last gave an established connection away
+}
+
+// overloaded looks at periods of relay.restless without a rest: if the thread was running for most of one, there is more
+// to do than it can. (Should the loop have changed threads, one period is judged wrongly.)
+func (lp *tcpLoop) overloaded() bool {
+	l, period := &lp.load, lp.relay.restless
+	switch {
+	case period == 0:
+		return true
+	case lp.now-lp.busySince < period:
+		return false
+	case l.at < lp.busySince:
+		l.at, l.cpu, l.heavy = lp.now, threadTime(), false
+	case lp.now-l.at >= period:
+		cpu := threadTime()
+		l.heavy = cpu-l.cpu > (lp.now-l.at)*3/4
+		l.at, l.cpu = lp.now, cpu
+	}
+	return l.heavy
+}
+
+// threadTime is the processor time that this thread has used.
+func threadTime() time.Duration {
+	var t unix.Timespec
+	unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &t)
+	return time.Duration(t.Nano())
+}
+
+// relief returns a loop that rests while lp is overloaded, or nil. The caller has to give it something to do.
+func (lp *tcpLoop) relief() *tcpLoop {
+	if lp.draining || !lp.overloaded() {
+		return nil
+	}
+	loops := lp.peers
+	for i := 1; i < len(loops); i++ {
+		if o := loops[(lp.index+i)%len(loops)]; o.resting.Load() && o.resting.CompareAndSwap(true, false) {
+			return o
+		}
+	}
+	return nil
+}
+
+// place begins a connection in the loop that is best for it.
+func (lp *tcpLoop) place(l *Listener, fd int, client netip.Addr, waited bool) {
+	if o := lp.relief(); o != nil && o.do(func() { o.begin(l, fd, client, waited) }) {
+		return
+	}
+	lp.begin(l, fd, client, waited)
+}
+
+// giveAway moves an established connection to a loop that rests, if there is one and it is time, and returns true if it
+// has.
+func (c *conn) giveAway() bool {
+	lp := c.loop
+	if c.state != relaying || c.queued || lp.now-lp.load.gaveAt < lp.relay.restless {
+		return false
+	}
+	o := lp.relief()
+	if o == nil {
+		return false
+	}
+	lp.load.gaveAt = lp.now
+	lp.wheel.unset(&c.timer)
+	for _, e := range []*end{&c.client, &c.backend} {
+		unix.EpollCtl(lp.epoll, unix.EPOLL_CTL_DEL, e.fd, nil)
+		lp.release(e.slot)
+		e.slot = -1
+	}
+	lp.live--
+	if !o.do(func() { o.adopt(c) }) {
+		lp.adopt(c)
+	}
+	return true
+}
+
+// adopt takes an established connection in. What is ready makes an event now, as it does whenever a socket is added.
+func (lp *tcpLoop) adopt(c *conn) {
+	c.loop = lp
+	c.countIn(c.listener.countersOf(lp))
+	lp.live++
+	defer c.contain()
+	for _, e := range []*end{&c.client, &c.backend} {
+		if err := c.watch(e); err != nil {
+			lp.relay.complain(err, "cannot wait for a connection's bytes, cutting it")
+			c.abort()
+			return
+		}
+	}
+	lp.wheel.set(&c.timer, lp.now) // it knows itself what for
+}

@@ -1,0 +1,57 @@
+package relay
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+)
+
+// A loop that may give everything away does, with established connections too, and what they count is kept together.
+func TestConnectionsMove(t *testing.T) {
+	s := newStream(t, 0)
+	if len(s.relay.tcpLoops) < 2 {
+		t.Skip("needs two loops")
+	}
+	client, server := s.connect(sockaddr(s.l.Addr()))
+	defer unix.Close(client)
+	defer unix.Close(server)
+	buf := make([]byte, 64)
+	sent := uint64(0)
+	require.Eventually(t, func() bool {
+		unix.Write(client, buf)
+		unix.Read(server, buf)
+		sent += 64
+		loops := 0
+		for i := range s.l.stats {
+			if c := s.l.stats[i].Load(); c != nil && c.bytesIn.Load() > 0 {
+				loops++
+			}
+		}
+		return loops == len(s.l.stats)
+	}, 10*time.Second, time.Millisecond)
+	assert.Equal(t, sent, s.l.Stats().BytesIn)
+	assert.EqualValues(t, 1, s.l.Stats().Active)
+}
+
+// Being kept from the processor is not being overloaded, and neither is work with rests in between.
+func TestOverloaded(t *testing.T) {
+	const period = 10 * time.Millisecond
+	lp := &tcpLoop{relay: &Relay{restless: period}}
+	busy := func(d, cpu time.Duration) bool {
+		lp.now += d
+		lp.load.cpu = threadTime() - cpu
+		return lp.overloaded()
+	}
+	lp.now, lp.busySince = time.Second, time.Second
+	assert.False(t, busy(period/2, period), "not for long")
+	assert.False(t, busy(period, period), "the first period begins")
+	assert.False(t, busy(period, period/2), "it got half a processor")
+	assert.True(t, busy(period, period), "a whole one")
+	assert.True(t, busy(period/10, 0), "until the next is over")
+	lp.busySince = lp.now
+	assert.False(t, busy(period/10, period), "it has rested")
+	assert.False(t, busy(period, period), "and that counts from then on")
+}
