@@ -22,8 +22,8 @@ func benchmarkSet(n int) []netip.AddrPort {
 func BenchmarkPick(b *testing.B) {
 	for _, affinity := range []time.Duration{0, time.Hour} {
 		for _, n := range []int{1, 10, 1000} {
-			bal := New()
-			bal.Update(Config{Backends: benchmarkSet(n), Affinity: affinity})
+			bal := New(nil)
+			bal.Update(Config{Backends: weighted(benchmarkSet(n), 1), Affinity: affinity})
 			name := fmt.Sprintf("backends=%d/affinity=%v", n, affinity > 0)
 			b.Run(name, func(b *testing.B) {
 				b.ReportAllocs()
@@ -47,8 +47,8 @@ func BenchmarkPick(b *testing.B) {
 
 // BenchmarkPickNewClient is the worst case for affinity: every pick makes a pin and, the table being full, evicts one.
 func BenchmarkPickNewClient(b *testing.B) {
-	bal := New()
-	bal.Update(Config{Backends: benchmarkSet(10), Affinity: time.Hour})
+	bal := New(nil)
+	bal.Update(Config{Backends: weighted(benchmarkSet(10), 1), Affinity: time.Hour})
 	b.ReportAllocs()
 	var n uint32
 	for b.Loop() {
@@ -61,10 +61,10 @@ func BenchmarkPickNewClient(b *testing.B) {
 
 func BenchmarkUpdate(b *testing.B) {
 	for _, n := range []int{1, 10, 1000} {
-		sets := [][]netip.AddrPort{benchmarkSet(n), benchmarkSet(n + 1)}
+		sets := [][]Backend{weighted(benchmarkSet(n), 1), weighted(benchmarkSet(n+1), 1)}
 		b.Run(fmt.Sprintf("backends=%d", n), func(b *testing.B) {
 			b.ReportAllocs()
-			bal := New()
+			bal := New(nil)
 			for i := 0; b.Loop(); i++ {
 				bal.Update(Config{Backends: sets[i%2]})
 			}

@@ -74,7 +74,11 @@ func (f *frontend) keep(addrs []netip.AddrPort) {
 // so.
 func (f *frontend) update(port *config.ServicePort, log *logrus.Entry) {
 	usable := config.Usable(port.Endpoints, f.key.family, config.ClusterPool, config.Node{})
-	f.balancer.Update(balancer.Config{Backends: usable, Affinity: port.Affinity})
+	backends := make([]balancer.Backend, len(usable))
+	for i, addr := range usable {
+		backends[i] = balancer.Backend{Addr: addr, Weight: 1}
+	}
+	f.balancer.Update(balancer.Config{Backends: backends, Affinity: port.Affinity})
 	for _, l := range f.listeners {
 		if udp, ok := l.(*relay.UDPListener); ok {
 			udp.Retain(usable)

@@ -116,7 +116,7 @@ func (p *Proxier) open(key frontendKey, port *config.ServicePort, vips []vip) er
 		}
 		f.broken = err
 	}
-	b := balancer.New()
+	b := balancer.New(nil)
 	if exists {
 		p.discard(f)
 		b = f.balancer
@@ -195,6 +195,7 @@ func (p *Proxier) closeStale(plan *plan) {
 			continue
 		}
 		p.discard(f)
+		f.balancer.Close()
 		p.log.WithFields(logrus.Fields{"service": key.name, "family": key.family, "port": f.port}).Info("frontend closed")
 	}
 }

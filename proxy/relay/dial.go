@@ -60,8 +60,8 @@ func (d *search) run() (*net.TCPConn, netip.AddrPort, error) {
 			}
 			continue
 		}
-		conn, err := d.try(backend)
-		d.s.listener.balancer.Report(d.s.clientIP, backend, reason(err))
+		conn, took, err := d.try(backend)
+		d.s.listener.balancer.Report(d.s.clientIP, backend, took, reason(err))
 		if err == nil {
 			return conn, backend, nil
 		}
@@ -97,9 +97,9 @@ func (d *search) giveUp() error {
 	return errExhausted
 }
 
-// try dials one backend once. When the proxy itself is out of descriptors, ports or memory, that says nothing about the
+// try dials one backend once, and says how long that took. When the proxy itself is out of descriptors, ports or memory, that says nothing about the
 // backend: the dial is repeated until there are some or the budget is spent.
-func (d *search) try(backend netip.AddrPort) (*net.TCPConn, error) {
+func (d *search) try(backend netip.AddrPort) (*net.TCPConn, time.Duration, error) {
 	d.dials++
 	dialer := net.Dialer{KeepAlive: -1, Control: d.s.listener.relay.dialOptions}
 	dialer.SetMultipathTCP(false)
@@ -109,16 +109,17 @@ func (d *search) try(backend netip.AddrPort) (*net.TCPConn, error) {
 		ctx, cancel := context.WithTimeout(d.ctx, d.patient) // anew: waiting for descriptors is not the backend's silence
 		conn, err := dialer.DialTCP(ctx, "tcp", netip.AddrPort{}, backend)
 		cancel()
+		took := time.Since(began)
 		switch {
 		case err == nil:
-			return conn, nil
-		case d.over() && (isShortage(err) || isSilence(err) && time.Since(began) < d.s.listener.relay.cfg.TryTimeout):
-			return nil, context.Canceled // given up for reasons of our own: says nothing about the backend
+			return conn, took, nil
+		case d.over() && (isShortage(err) || isSilence(err) && took < d.s.listener.relay.cfg.TryTimeout):
+			return nil, 0, context.Canceled // given up for reasons of our own: says nothing about the backend
 		case errors.Is(err, unix.EADDRNOTAVAIL): // no local port is left towards this backend; towards others there may be
 			d.s.listener.relay.complain(err, "no local port left for a backend, trying others")
-			return nil, context.Canceled
+			return nil, 0, context.Canceled
 		case !isShortage(err):
-			return nil, err
+			return nil, took, err
 		}
 		d.s.listener.relay.complain(err, "cannot dial backends, retrying")
 		retry.wait(d.ctx)
