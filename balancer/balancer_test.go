@@ -1,6 +1,7 @@
 package balancer
 
 import (
+	"context"
 	"errors"
 	"net/netip"
 	"testing"
@@ -10,7 +11,10 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-var errRefused = errors.New("connection refused")
+var (
+	errRefused = errors.New("connection refused")
+	errGivenUp = context.Canceled
+)
 
 func status(t *testing.T, b *Balancer, octet byte) BackendStatus {
 	t.Helper()
