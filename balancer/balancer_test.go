@@ -14,6 +14,7 @@ import (
 var (
 	errRefused = errors.New("connection refused")
 	errGivenUp = context.Canceled
+	errSilent  = context.DeadlineExceeded
 )
 
 func status(t *testing.T, b *Balancer, octet byte) BackendStatus {

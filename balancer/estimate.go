@@ -7,7 +7,7 @@ import (
 
 // estimate is what is known of a backend's connect times: mean and mean deviation, moved by 1/8 and 1/4 of the way with
 // each sample, as TCP estimates round trips (RFC 6298, section 2). The zero value knows nothing. It is one word (samples,
-// mean and deviation in sixteenths of a microsecond), since there is one for every backend.
+// mean and deviation in ticks), since there is one for every backend.
 type estimate struct {
 	word atomic.Uint64
 }
@@ -16,9 +16,9 @@ const (
 	minHedge = 10 * time.Millisecond  // below this, the noise of a busy node would dial everything twice
 	maxHedge = 250 * time.Millisecond // the first step of kube-proxy's ladder of dial timeouts
 
-	tick     = time.Microsecond / 16
+	tick     = 64 * time.Nanosecond
 	tickBits = 28
-	maxTicks = 1<<tickBits - 1 // some 16 s
+	maxTicks = 1<<tickBits - 1 // some 17 s
 )
 
 type connectTimes struct{ samples, mean, deviation int64 }
