@@ -61,25 +61,26 @@ func pinKey(client netip.Addr) netip.Addr { return client.Unmap().WithZone("") }
 // pick claims the backend of the client's live pin, or else one of the scheduler's, and pins the client to that. A live pin
 // to a tried or full backend is passed over but left alone; one to an ejected or quiesced backend gives way, as after a
 // failed dial.
-func (p *pins) pick(r request, now time.Duration) *backend {
-	if be := p.live(r.view, r.client, now); be != nil && r.keeps(be) && r.claim(be) {
+func (p *pins) pick(r *request, now time.Duration) *backend {
+	client := pinKey(r.client)
+	if be := p.live(r.view, client, now); be != nil && r.keeps(be) && r.claim(be) {
 		return be
 	}
 	p.pinning.Lock()
 	defer p.pinning.Unlock()
-	pinned := p.live(r.view, r.client, now)
+	pinned := p.live(r.view, client, now)
 	if pinned != nil && r.keeps(pinned) && r.claim(pinned) {
 		return pinned
 	}
 	be := r.choose()
 	if be != nil && (pinned == nil || r.out(pinned) || r.view.quiesced(pinned)) {
-		p.add(r.view, r.client, be, now)
+		p.add(r.view, client, be, now)
 	}
 	return be
 }
 
 // keeps reports whether the connection may go to the backend that its client is pinned to.
-func (r request) keeps(pinned *backend) bool { return r.takes(pinned) && !r.view.quiesced(pinned) }
+func (r *request) keeps(pinned *backend) bool { return r.takes(pinned) && !r.view.quiesced(pinned) }
 
 // refresh marks the client's pin used, and pins the client to be if it has no live pin.
 func (p *pins) refresh(v *view, client netip.Addr, be *backend, now time.Duration) {

@@ -103,15 +103,15 @@ func (b *Balancer) Pick(client netip.Addr, tried []netip.AddrPort) (netip.AddrPo
 // Every pick must be followed by a Report.
 func (b *Balancer) PickFor(client, destination netip.Addr, tried []netip.AddrPort) (netip.AddrPort, bool) {
 	v := b.view.Load()
-	r := request{pinKey(client), pinKey(destination), tried, v, b}
+	r := request{client, destination, tried, v, b}
 	var chosen *backend
 	if v.pins != nil && client.IsValid() {
-		chosen = v.pins.pick(r, b.now())
+		chosen = v.pins.pick(&r, b.now())
 	} else {
 		chosen = r.choose()
 	}
 	if chosen == nil {
-		b.countFull(r)
+		b.countFull(&r)
 		return netip.AddrPort{}, false
 	}
 	chosen.picked.Add(1)
@@ -119,8 +119,8 @@ func (b *Balancer) PickFor(client, destination netip.Addr, tried []netip.AddrPor
 }
 
 // choose claims a backend: one that the scheduler takes, or else, of those ejected, the least bad.
-func (r request) choose() *backend {
-	if be := r.view.scheduler.next(r); be != nil {
+func (r *request) choose() *backend {
+	if be := r.view.scheduler.next(*r); be != nil {
 		return be
 	}
 	be := r.leastBad()

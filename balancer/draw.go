@@ -12,13 +12,13 @@ type drawer interface {
 // shares out a dead backend's load: each turn of a live backend is used exactly once, in whatever order retries and first
 // attempts interleave, while looking ahead would give the successor both its own turns and the dead one's.
 //
-// A backend in slow start gives up a part of its draws, but one pick is held back once only, so that it ends when all are
-// in slow start.
-func take(r request, d drawer, backends []*backend) *backend {
+// A backend in slow start gives up a part of its draws, but one pick is not held back more than four times, so that it ends
+// when all are in slow start.
+func take(r *request, d drawer, backends []*backend) *backend {
 	if len(backends) == 0 || len(r.tried) > 0 && !r.any(backends) {
 		return nil // a pick that cannot succeed uses up no turns
 	}
-	mayHold := true
+	holds := 0
 	for misses := 0; misses < 64+4*len(backends); misses++ {
 		be := d.draw()
 		switch {
@@ -26,8 +26,8 @@ func take(r request, d drawer, backends []*backend) *backend {
 			if misses == 0 && !r.any(backends) {
 				return nil
 			}
-		case mayHold && r.holdsBack(be):
-			mayHold = false
+		case holds < 4 && r.holdsBack(be):
+			holds++
 		case r.claim(be):
 			return be
 		}
@@ -37,13 +37,13 @@ func take(r request, d drawer, backends []*backend) *backend {
 }
 
 // holdsBack reports, as chance has it, that be is in slow start and this draw is one of those that it gives up.
-func (r request) holdsBack(be *backend) bool {
+func (r *request) holdsBack(be *backend) bool {
 	share := r.ramp(be)
 	return share < fullRamp && int64(r.balancer.chance(fullRamp)) >= share
 }
 
 // drawAny draws by weight among the backends that r takes, by looking at all of them, and returns nil if there are none.
-func drawAny(r request, backends []*backend) *backend {
+func drawAny(r *request, backends []*backend) *backend {
 	for {
 		var sum int64
 		for _, be := range backends {

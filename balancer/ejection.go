@@ -43,12 +43,12 @@ func (e *ejection) out() bool { return e != nil && !e.back }
 
 // out reports whether be is passed over. One connection at a time is let through to a backend whose time is up if there is
 // no prober to test it.
-func (r request) out(be *backend) bool {
+func (r *request) out(be *backend) bool {
 	e := be.ejection.Load()
 	return e.out() && !r.mayTest(e)
 }
 
-func (r request) mayTest(e *ejection) bool {
+func (r *request) mayTest(e *ejection) bool {
 	if e.probed && r.view.probe && r.balancer.prober.running.Load() {
 		return false
 	}
@@ -58,7 +58,7 @@ func (r request) mayTest(e *ejection) bool {
 }
 
 // begin lets a claimed pick go through to be, as its test if it is ejected. Otherwise the claim is undone.
-func (r request) begin(be *backend) bool {
+func (r *request) begin(be *backend) bool {
 	e := be.ejection.Load()
 	if !e.out() {
 		return true
@@ -72,7 +72,7 @@ func (r request) begin(be *backend) bool {
 }
 
 // ramp is the part of its weight that be has now, in 1/fullRamp.
-func (r request) ramp(be *backend) int64 {
+func (r *request) ramp(be *backend) int64 {
 	e := be.ejection.Load()
 	if e == nil || !e.back {
 		return fullRamp

@@ -22,7 +22,7 @@ func hashKey(a netip.Addr) uint64 {
 	if !a.IsValid() {
 		return rand.Uint64()
 	}
-	return hashAddr(a, 0)
+	return hashAddr(pinKey(a), 0)
 }
 
 // mix makes every bit of the result depend on every bit of x (the finalizer of MurmurHash3, 64 bits).

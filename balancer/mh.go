@@ -80,7 +80,7 @@ func (m *maglev) next(r request) *backend {
 			return nil
 		}
 	}
-	return drawAny(r, m.backends)
+	return drawAny(&r, m.backends)
 }
 
 func (m *maglev) follow(backends []*backend) scheduler { return newMaglev(backends, nil) }

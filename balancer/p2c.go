@@ -29,7 +29,7 @@ func (p *powerOfTwo) next(r request) *backend {
 			return a
 		}
 	}
-	return drawAny(r, p.backends) // most are out, or many are tried
+	return drawAny(&r, p.backends) // most are out, or many are tried
 }
 
 // pair draws two backends, different ones unless there is but one. The second is drawn from what is left of the line

@@ -12,7 +12,7 @@ func newRandom(backends []*backend, _ func(int) int) scheduler {
 	return &random{backends, newTally(backends)}
 }
 
-func (s *random) next(r request) *backend { return take(r, s, s.backends) }
+func (s *random) next(r request) *backend { return take(&r, s, s.backends) }
 
 func (s *random) draw() *backend {
 	return s.backends[s.sums.find(rand.Uint64N(s.sums.total()))]

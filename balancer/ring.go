@@ -3,7 +3,6 @@ package balancer
 import (
 	"cmp"
 	"math/bits"
-	"net/netip"
 	"slices"
 	"sort"
 )
@@ -19,7 +18,7 @@ import (
 type ring struct {
 	backends []*backend
 	points   []point // sorted
-	key      func(request) netip.Addr
+	byDest   bool    // by the address that the connection is to, rather than by the client's
 }
 
 type point struct {
@@ -31,8 +30,8 @@ type point struct {
 // (1/sqrt(128)). Who needs them closer takes mh.
 const pointsPerBackend = 128
 
-func newRing(backends []*backend, key func(request) netip.Addr) scheduler {
-	s := &ring{backends: backends, key: key}
+func newRing(backends []*backend, byDest bool) scheduler {
+	s := &ring{backends: backends, byDest: byDest}
 	var heaviest int64
 	for _, be := range backends {
 		heaviest = max(heaviest, be.share())
@@ -52,7 +51,11 @@ func newRing(backends []*backend, key func(request) netip.Addr) scheduler {
 
 func (s *ring) next(r request) *backend {
 	n := len(s.points)
-	hash := uint32(hashKey(s.key(r)) >> 32)
+	key := r.client
+	if s.byDest {
+		key = r.destination
+	}
+	hash := uint32(hashKey(key) >> 32)
 	at := sort.Search(n, func(i int) bool { return s.points[i].at >= hash })
 	for i := range n {
 		be := s.backends[s.points[(at+i)%n].index]
@@ -66,4 +69,4 @@ func (s *ring) next(r request) *backend {
 	return nil
 }
 
-func (s *ring) follow(backends []*backend) scheduler { return newRing(backends, s.key) }
+func (s *ring) follow(backends []*backend) scheduler { return newRing(backends, s.byDest) }

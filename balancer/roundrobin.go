@@ -18,7 +18,7 @@ func newRoundRobin(backends []*backend, first func(n int) int) scheduler {
 	return r
 }
 
-func (r *roundRobin) next(req request) *backend { return take(req, r, r.backends) }
+func (r *roundRobin) next(req request) *backend { return take(&req, r, r.backends) }
 
 func (r *roundRobin) draw() *backend {
 	return r.backends[(r.turn.Add(1)-1)%uint64(len(r.backends))]

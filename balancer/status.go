@@ -75,7 +75,7 @@ func (b *Balancer) Counters() Counters {
 }
 
 // countFull counts a pick that found nothing, if that is for the limit.
-func (b *Balancer) countFull(r request) {
+func (b *Balancer) countFull(r *request) {
 	if r.view.limit > 0 && slices.ContainsFunc(r.view.eligible, func(be *backend) bool { return !slices.Contains(r.tried, be.addr) }) {
 		b.counts.full.Add(1)
 	}

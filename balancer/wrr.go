@@ -36,7 +36,7 @@ func newWeightedRoundRobin(backends []*backend, first func(int) int) scheduler {
 	return w
 }
 
-func (w *weightedRoundRobin) next(r request) *backend { return take(r, w, w.backends) }
+func (w *weightedRoundRobin) next(r request) *backend { return take(&r, w, w.backends) }
 
 func (w *weightedRoundRobin) draw() *backend {
 	// Reduced before it is multiplied: both factors are below 2^32, for up to 65,000 backends of the greatest weight.
