@@ -74,9 +74,11 @@ func TestFewDialsAreLate(t *testing.T) {
 func TestLostRacesAreLearntFrom(t *testing.T) {
 	for _, err := range []error{errGivenUp, errSilent} {
 		b := startingAt(0, 1)
-		connectTimesOf(b, time.Millisecond, 100)
-		b.Report(anyone, addr(1), 10*time.Microsecond, err)
-		require.Equal(t, minHedge, b.HedgeDelay(addr(1)), "a client that left at once says nothing")
+		connectTimesOf(b, 30*time.Millisecond, 200)
+		before := b.HedgeDelay(addr(1))
+		b.Report(anyone, addr(1), time.Millisecond, err)
+		require.Equal(t, before, b.HedgeDelay(addr(1)), "a client that left at once says nothing")
+		connectTimesOf(b, time.Millisecond, 200)
 		for range 50 {
 			b.Report(anyone, addr(1), b.HedgeDelay(addr(1))+5*time.Millisecond, err)
 		}
