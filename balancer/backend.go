@@ -28,7 +28,7 @@ type backend struct {
 	load                      *load
 	connects                  estimate
 	weight                    atomic.Int32 // as in Config; written by Update only
-	strikes                   atomic.Int32 // of the failures since the last success
+	strikes                   atomic.Int32 // for failed dials since one succeeded
 	ejection                  atomic.Pointer[ejection]
 }
 

@@ -23,8 +23,9 @@ type Config struct {
 	// MaxPerBackend is how many connections each backend may have, picks in flight included. Backends that have more, when it
 	// is lowered or they had them before, keep them. Zero (or less) means no limit.
 	MaxPerBackend int
-	// Probe says that a backend answers a connection that says nothing, so that the Prober can tell whether an ejected
-	// one is back: TCP backends do, UDP backends do not.
+	// Probe says that to be connected to tells something about a backend, as it does with TCP, but not UDP: so the Prober
+	// can find out whether an ejected one is back, and any connection that succeeds brings it back at once. Without it, an
+	// ejected backend is back when its time is up.
 	Probe bool
 }
 
@@ -76,6 +77,7 @@ func (b *Balancer) Update(c Config) {
 	next := b.view.Load().follow(usable(c.Backends), c.Scheduler, b.chance)
 	next.setAffinity(c.Affinity, b)
 	next.limit = max(c.MaxPerBackend, 0)
+	next.connects = c.Probe
 	next.probe = c.Probe && b.prober != noProber
 	b.view.Store(next)
 	b.waiters.wake()
@@ -157,17 +159,25 @@ func (b *Balancer) Report(client netip.Addr, backend netip.AddrPort, took time.D
 		}
 		be.load.abandon()
 		b.waiters.wake()
+		if !canceled {
+			b.blame(be, &be.strikes, err)
+		}
 	}
 	if !canceled {
-		b.failed(v, client, backend, be, err)
+		v.unpin(client, backend)
 	}
 }
 
 // Fail tells that a connection that was reported as connected, and is not released yet, turned out to lead nowhere: a UDP
-// backend refused a datagram, or a TCP backend closed before it moved a byte. It counts as a failed dial.
+// backend refused a datagram, or a TCP backend closed before it moved a byte. It counts as a failed dial. At most once for a
+// connection; the Release follows as ever.
 func (b *Balancer) Fail(client netip.Addr, backend netip.AddrPort, err error) {
 	v := b.view.Load()
-	b.failed(v, client, backend, v.account(backend), err)
+	if be := v.account(backend); be != nil {
+		be.load.spoilt.Add(1)
+		b.blame(be, &be.load.lapses, err)
+	}
+	v.unpin(client, backend)
 }
 
 func (b *Balancer) connected(v *view, client netip.Addr, backend netip.AddrPort, be *backend, took time.Duration) {
@@ -175,7 +185,7 @@ func (b *Balancer) connected(v *view, client netip.Addr, backend netip.AddrPort,
 		be.connected.Add(1)
 		be.connects.add(took)
 		be.load.connect()
-		b.answered(be)
+		b.answered(be, v.connects)
 	}
 	if v.pins == nil || !client.IsValid() {
 		return
@@ -185,12 +195,15 @@ func (b *Balancer) connected(v *view, client netip.Addr, backend netip.AddrPort,
 	}
 }
 
-func (b *Balancer) failed(v *view, client netip.Addr, backend netip.AddrPort, be *backend, err error) {
-	if be != nil {
-		be.failed.Add(1)
-		be.last.Store(&failure{err: err, at: time.Now()})
-		b.strike(be, err)
-	}
+// blame counts a failure in one of be's rows.
+func (b *Balancer) blame(be *backend, row *atomic.Int32, err error) {
+	be.failed.Add(1)
+	be.last.Store(&failure{err: err, at: time.Now()})
+	b.strike(be, row, err)
+}
+
+// unpin ends the client's pin if it is to backend.
+func (v *view) unpin(client netip.Addr, backend netip.AddrPort) {
 	if v.pins != nil && client.IsValid() {
 		v.pins.drop(pinKey(client), backend)
 	}

@@ -95,13 +95,15 @@
 //
 // Three refused dials in a row, or two that were not answered, or a mixture (a silence weighs as much as one and a half
 // refusals), eject a backend for a second, and each time in a row for twice as long, up to a minute, a fifth more or less by
-// chance. An ejected backend is passed over by every scheduler and by pins. That is an order, not a refusal: a
+// chance. So do three connections in a row that [Balancer.Fail] is told of: in a row means here that none was released
+// between them without Fail, since that they had been connected is what they have in common. An ejected backend is passed over by every scheduler and by pins. That is an order, not a refusal: a
 // connection that has tried all others is given the ejected ones too, whichever failed the longest ago first. So no share
 // of the set needs to be kept from ejection, and if all are out, connections go round over them until one answers.
 //
 // When its time is up, the Prober dials it (Config.Probe). If it answers it is back; if not, it is out for longer.
-// Without a Prober that runs, and for UDP, whose silence says nothing, one connection at a time is let through instead.
-// Any success reported brings a backend back at once.
+// Without a Prober that runs, one connection at a time is let through instead, until one succeeds. Any other success that
+// is reported brings a backend back as well. With UDP a connection always succeeds, so an ejected backend is back by the
+// first one when its time is up, and by nothing before.
 //
 // A backend that is back may be just starting up. It has a tenth of its weight at first and all of it after ten seconds.
 // With lc that means a part of the connections that the others have; otherwise, having none, it would get all that come.

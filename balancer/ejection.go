@@ -80,8 +80,8 @@ func (r *request) ramp(be *backend) int64 {
 	return min(max(int64((r.balancer.now()-e.returned)*fullRamp/slowStart), minRamp), fullRamp)
 }
 
-// strike counts a failed dial against be and ejects it if that makes enough of them.
-func (b *Balancer) strike(be *backend, err error) {
+// strike counts a failure against be, with those of its kind in a row, and ejects be if that makes enough of them.
+func (b *Balancer) strike(be *backend, row *atomic.Int32, err error) {
 	points := int32(refusal)
 	if silent(err) {
 		points = silence
@@ -93,7 +93,7 @@ func (b *Balancer) strike(be *backend, err error) {
 		}
 		return
 	}
-	if be.strikes.Add(points) >= strikesOut {
+	if row.Add(points) >= strikesOut {
 		b.eject(be, e)
 	}
 }
@@ -132,13 +132,14 @@ func (b *Balancer) ejectionTime(n int) time.Duration {
 	return d*4/5 + time.Duration(b.chance(int(d*2/5)))
 }
 
-// answered takes note of a sign of life: it ends an ejection, whoever hears it.
-func (b *Balancer) answered(be *backend) {
+// answered takes note that a dial or a probe succeeded. That ends an ejection, whoever's it was, if success means
+// something; otherwise if it was the test.
+func (b *Balancer) answered(be *backend, meaning bool) {
 	if be.strikes.Load() != 0 {
 		be.strikes.Store(0)
 	}
 	e := be.ejection.Load()
-	if e == nil || e.back && b.now()-e.returned < forgetAfter {
+	if e == nil || e.back && b.now()-e.returned < forgetAfter || e.out() && !meaning && e.testing.Load() == 0 {
 		return
 	}
 	b.ejecting.Lock()
@@ -148,6 +149,7 @@ func (b *Balancer) answered(be *backend) {
 	case e.back:
 		be.ejection.Store(nil)
 	default:
+		be.load.lapses.Store(0)
 		be.ejection.Store(&ejection{times: e.times, back: true, returned: b.now()})
 	}
 }
@@ -178,5 +180,5 @@ func (b *Balancer) probed(be *backend, e *ejection, err error) {
 		return
 	}
 	b.counts.probesAnswered.Add(1)
-	b.answered(be)
+	b.answered(be, true)
 }

@@ -57,15 +57,18 @@ func TestFailuresInARowEject(t *testing.T) {
 		require.Equal(t, tt.want, len(ejected(b)) > 0, "%v", tt.errs)
 		require.Equal(t, tt.want, b.Counters().Ejections > 0)
 
+		// The same after they were connected, which by itself is no success.
 		b = startingAt(0, 1, 2)
 		for _, err := range tt.errs {
-			b.Report(anyone, addr(1), 0, nil)
-			if err == nil || err == errGivenUp {
-				continue
+			if b.Report(anyone, addr(1), 0, nil); err == errGivenUp {
+				continue // still open
 			}
-			b.Fail(anyone, addr(1), err)
+			if err != nil {
+				b.Fail(anyone, addr(1), err)
+			}
+			b.Release(addr(1))
 		}
-		require.Empty(t, ejected(b), "connected in between")
+		require.Equal(t, tt.want, len(ejected(b)) > 0, "%v", tt.errs)
 	}
 }
 
@@ -81,6 +84,45 @@ func TestFailLeavesLoadsAlone(t *testing.T) {
 	b.Release(addr(1))
 	b.Report(anyone, addr(1), 0, errRefused)
 	require.Zero(t, be.load.read())
+	b.Fail(anyone, addr(9), errRefused) // gone: ignored
+}
+
+// Failures of connections are forgiven with the pod, and with an ejection.
+func TestLapsesEnd(t *testing.T) {
+	fail := func(b *Balancer, n int) {
+		for range n {
+			b.Report(anyone, addr(1), 0, nil)
+			b.Fail(anyone, addr(1), errRefused)
+		}
+	}
+	b := startingAt(0, 1, 2)
+	fail(b, 2)
+	b.Update(Config{Backends: alike(2)})
+	b.Update(Config{Backends: alike(1, 2)})
+	fail(b, 2)
+	require.Empty(t, ejected(b))
+	fail(b, 1)
+	require.Equal(t, []byte{1}, ejected(b))
+	b.Update(Config{Backends: alike(1, 2), Probe: true})
+	b.Report(anyone, addr(1), 0, nil)
+	fail(b, 2)
+	require.Empty(t, ejected(b))
+}
+
+// Where connecting says nothing, an ejection lasts for its time, whatever is reported, and not a connection longer.
+func TestUDPBackendsReturnByTimeAlone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := startingAt(0, 1, 2)
+		eject(b, 1)
+		b.Report(anyone, addr(1), 0, nil)
+		be, _ := b.Pick(anyone, addrs(2))
+		b.Report(anyone, be, 0, nil)
+		require.Equal(t, []byte{1}, ejected(b))
+		time.Sleep(800 * time.Millisecond)
+		require.Contains(t, picks(b, 2), byte(1))
+		b.Report(anyone, addr(1), 0, nil)
+		require.Empty(t, ejected(b))
+	})
 }
 
 func TestEveryoneIsKeptFromEjectedBackends(t *testing.T) {
@@ -123,7 +165,8 @@ func TestAnotherPodIsNotEjectedForTheLast(t *testing.T) {
 // With all of them out, connections try each in turn, whichever failed the longest ago, and the first to answer is back.
 func TestAllEjectedIsNoOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := startingAt(0, 1, 2, 3)
+		b := startingAt(0)
+		b.Update(Config{Backends: alike(1, 2, 3), Probe: true})
 		for _, o := range []byte{2, 3, 1} {
 			eject(b, o)
 			time.Sleep(time.Millisecond)
@@ -146,7 +189,7 @@ func TestEjectionsGrow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, chance := range []int{0, 1 << 62} { // the least and the greatest jitter
 			b := newBalancer(func(n int) int { return min(chance, n-1) }, maxPins, nil)
-			b.Update(Config{Backends: alike(1, 2)})
+			b.Update(Config{Backends: alike(1, 2), Probe: true})
 			eject(b, 1)
 			for i, seconds := range []time.Duration{1, 2, 4, 8, 16, 32, 60, 60} {
 				length := time.Until(status(t, b, 1).EjectedUntil)
@@ -197,7 +240,8 @@ func TestAnUnfinishedTestIsRepeated(t *testing.T) {
 
 // A late success of a dial begun before the ejection is as good a sign of life as any.
 func TestAnySuccessBringsBack(t *testing.T) {
-	b := startingAt(0, 1, 2)
+	b := startingAt(0)
+	b.Update(Config{Backends: alike(1, 2), Probe: true})
 	eject(b, 1)
 	b.Report(anyone, addr(1), 0, nil)
 	require.Empty(t, ejected(b))
@@ -206,7 +250,8 @@ func TestAnySuccessBringsBack(t *testing.T) {
 
 func TestPinsGiveWayToEjections(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := sticky(time.Hour, 1, 2, 3)
+		b := startingAt(0)
+		b.Update(Config{Backends: alike(1, 2, 3), Affinity: time.Hour, Probe: true})
 		require.Equal(t, []byte{1, 2, 3, 1}, pickEach(b, 4))
 		eject(b, 1)
 		require.Equal(t, []byte{2, 2, 3}, pickEach(b, 3))
@@ -229,7 +274,7 @@ func fair(c Config) *Balancer {
 func TestSlowStart(t *testing.T) {
 	for _, s := range []Scheduler{RoundRobin, WeightedRoundRobin, Random, WeightedLeast, LeastConnection, ShortestDelay, NeverQueue, PowerOfTwo} {
 		synctest.Test(t, func(t *testing.T) {
-			b := fair(Config{Scheduler: s, Backends: alike(1, 2, 3, 4)})
+			b := fair(Config{Scheduler: s, Backends: alike(1, 2, 3, 4), Probe: true})
 			eject(b, 1)
 			b.Report(anyone, addr(1), 0, nil)
 			b.Release(addr(1))
@@ -262,7 +307,7 @@ func TestSlowStart(t *testing.T) {
 
 // Nobody is left to take what is given up.
 func TestSlowStartOfAll(t *testing.T) {
-	b := fair(Config{Backends: alike(1, 2)})
+	b := fair(Config{Backends: alike(1, 2), Probe: true})
 	for _, o := range []byte{1, 2} {
 		eject(b, o)
 		b.Report(anyone, addr(o), 0, nil)

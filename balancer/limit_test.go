@@ -162,7 +162,8 @@ func TestLimitsCountOldConnections(t *testing.T) {
 // Retries are free as long as one backend is not ejected; then they are a fifth of the connections, or ten a second.
 func TestRetriesAreBudgetedOnlyWhenAllAreOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := startingAt(0, 1, 2)
+		b := startingAt(0)
+		b.Update(Config{Backends: alike(1, 2), Probe: true})
 		eject(b, 1)
 		for range 10000 {
 			require.True(t, b.Retry())

@@ -10,6 +10,9 @@ import "sync/atomic"
 // released by address; with a count of its own, the second incarnation would be charged for them.
 type load struct {
 	word atomic.Uint64
+	// lapses is the strikes for connections that led nowhere since one that was released without a complaint; spoilt how many of
+	// the former are yet to be released.
+	lapses, spoilt atomic.Int32
 }
 
 // reading is a load at one moment.
@@ -72,8 +75,15 @@ func (l *load) abandon() {
 	}
 }
 
-// release ends a connection.
+// release ends a connection. Unless it led nowhere, those before it that did are forgiven.
 func (l *load) release() {
+	spoilt := l.spoilt.Load()
+	for spoilt > 0 && !l.spoilt.CompareAndSwap(spoilt, spoilt-1) {
+		spoilt = l.spoilt.Load()
+	}
+	if spoilt == 0 && l.lapses.Load() != 0 {
+		l.lapses.Store(0)
+	}
 	for n := l.read(); n.active() > 0; n = l.read() {
 		if l.swap(n, n-1) {
 			return

@@ -14,10 +14,11 @@ import (
 
 // model is the balancer as one would describe it, slow and for one goroutine, with rr and without a prober.
 type model struct {
-	queue   []netip.AddrPort // the round: the head is next
-	timeout time.Duration
-	pins    map[netip.Addr]modelPin
-	health  map[netip.AddrPort]*modelHealth
+	queue    []netip.AddrPort // the round: the head is next
+	timeout  time.Duration
+	pins     map[netip.Addr]modelPin
+	health   map[netip.AddrPort]*modelHealth
+	connects bool // to be connected to means something
 }
 
 type modelPin struct {
@@ -140,7 +141,7 @@ func (m *model) report(client netip.Addr, backend netip.AddrPort, err error) {
 		return
 	}
 	if h != nil {
-		h.report(err)
+		h.report(err, m.connects)
 	}
 	pinned := m.pinned(client)
 	switch {
@@ -152,11 +153,12 @@ func (m *model) report(client netip.Addr, backend netip.AddrPort, err error) {
 	}
 }
 
-func (h *modelHealth) report(err error) {
+func (h *modelHealth) report(err error, connects bool) {
 	now := time.Now()
 	if err == nil {
 		h.strikes = 0
 		switch {
+		case h.out && !connects && h.tested.IsZero():
 		case h.out:
 			h.out, h.returned = false, now
 		case now.Sub(h.returned) >= 2*time.Minute:
@@ -196,7 +198,7 @@ func TestBehavesLikeTheModel(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			rng := rand.New(rand.NewPCG(seed, 0))
 			b := startingAt(0)
-			m := &model{pins: map[netip.Addr]modelPin{}, health: map[netip.AddrPort]*modelHealth{}}
+			m := &model{pins: map[netip.Addr]modelPin{}, health: map[netip.AddrPort]*modelHealth{}, connects: seed%2 > 0}
 			timeouts := []time.Duration{0, 3 * time.Second, 10 * time.Second, 10 * time.Second}
 			outcomes := []error{nil, errRefused, errRefused, context.DeadlineExceeded, context.Canceled}
 			some := func(n int) []netip.AddrPort {
@@ -208,7 +210,7 @@ func TestBehavesLikeTheModel(t *testing.T) {
 				who := client(rng.IntN(4))
 				switch op := rng.IntN(20); {
 				case op == 0:
-					c := Config{Backends: weighted(some(rng.IntN(6)), 1), Affinity: timeouts[rng.IntN(len(timeouts))]}
+					c := Config{Backends: weighted(some(rng.IntN(6)), 1), Affinity: timeouts[rng.IntN(len(timeouts))], Probe: seed%2 > 0}
 					b.Update(c)
 					m.update(c)
 				case op == 1 && rng.IntN(8) == 0:

@@ -246,6 +246,27 @@ func TestWeightedRoundRobinPassesOver(t *testing.T) {
 	require.Equal(t, []int{0, 3000, 1000}, shares(b))
 }
 
+// Nor does it take long when nearly all turns are a dead backend's, or nearly all backends are dead.
+func TestDrawsAreNotRepeatedForEver(t *testing.T) {
+	for _, s := range []Scheduler{WeightedRoundRobin, Random, PowerOfTwo} {
+		b := scheduled(s, 65535, 3, 1)
+		dead := []netip.AddrPort{b.Backends()[0].Addr}
+		const n = 4000
+		for range n {
+			be, ok := b.Pick(anyone, dead)
+			require.True(t, ok)
+			b.Report(anyone, be, 0, errGivenUp)
+		}
+		within(t, n, 0.75, shares(b)[1], s)
+	}
+	b := scheduled(Maglev, 65535, 1, 1) // the light ones have no slot
+	dead := []netip.AddrPort{b.Backends()[0].Addr}
+	for range 1000 {
+		b.Pick(anyone, dead)
+	}
+	within(t, 1000, 0.5, shares(b)[1])
+}
+
 // within asserts that a count out of n draws is what probability p makes likely: within five standard deviations, which
 // one of a million fair runs misses.
 func within(t *testing.T, n int, p float64, got int, msg ...any) {

@@ -15,6 +15,7 @@ type view struct {
 	name      Scheduler
 	scheduler scheduler     // over eligible
 	limit     int           // of each backend's load; 0: none
+	connects  bool          // to be connected to says something about a backend
 	probe     bool          // ejected backends are the prober's to test
 	pins      *pins         // nil: no affinity
 	timeout   time.Duration // of pins
@@ -59,6 +60,7 @@ func (v *view) enter(addr netip.AddrPort) *backend {
 	be := &backend{addr: addr}
 	if before := find(v.left, addr); before != nil {
 		be.load = before.load
+		be.load.lapses.Store(0) // another pod's
 	} else {
 		be.load = new(load)
 	}

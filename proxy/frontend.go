@@ -78,7 +78,7 @@ func (f *frontend) update(port *config.ServicePort, log *logrus.Entry) {
 	for i, addr := range usable {
 		backends[i] = balancer.Backend{Addr: addr, Weight: 1}
 	}
-	f.balancer.Update(balancer.Config{Backends: backends, Affinity: port.Affinity})
+	f.balancer.Update(balancer.Config{Backends: backends, Affinity: port.Affinity, Probe: f.key.name.Protocol != config.UDP})
 	for _, l := range f.listeners {
 		if udp, ok := l.(*relay.UDPListener); ok {
 			udp.Retain(usable)
