@@ -23,7 +23,8 @@ type pins struct {
 	cache     *lru.Cache[netip.Addr, *pin]
 	evictions *atomic.Uint64
 
-	// pinning is held while a pin is made or dropped, around the cache's own lock, so that looking and replacing are one step.
+	// pinning is held while a pin is made or dropped, around the cache's own lock, so that looking and replacing are
+	// one step.
 	pinning sync.Mutex
 }
 
@@ -58,9 +59,9 @@ func (v *view) setAffinity(timeout time.Duration, b *Balancer) {
 // pinKey is the address that clients are told apart by.
 func pinKey(client netip.Addr) netip.Addr { return client.Unmap().WithZone("") }
 
-// pick claims the backend of the client's live pin, or else one of the scheduler's, and pins the client to that. A live pin
-// to a tried or full backend is passed over but left alone; one to an ejected or quiesced backend gives way, as after a
-// failed dial.
+// pick claims the backend of the client's live pin, or else one of the scheduler's, and pins the client to that. A live
+// pin to a tried or full backend is passed over but left alone; one to an ejected or quiesced backend gives way, as
+// after a failed dial.
 func (p *pins) pick(r *request, now time.Duration) *backend {
 	client := pinKey(r.client)
 	if be := p.live(r.view, client, now); be != nil && r.keeps(be) && r.claim(be) {

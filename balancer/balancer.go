@@ -20,12 +20,12 @@ type Config struct {
 	Scheduler Scheduler
 	// Affinity is how long an unused pin keeps a client on its backend. Zero (or less) means no affinity.
 	Affinity time.Duration
-	// MaxPerBackend is how many connections each backend may have, picks in flight included. Backends that have more, when it
-	// is lowered or they had them before, keep them. Zero (or less) means no limit.
+	// MaxPerBackend is how many connections each backend may have, picks in flight included. Backends that have more,
+	// when it is lowered or they had them before, keep them. Zero (or less) means no limit.
 	MaxPerBackend int
-	// Probe says that to be connected to tells something about a backend, as it does with TCP, but not UDP: so the Prober
-	// can find out whether an ejected one is back, and any connection that succeeds brings it back at once. Without it, an
-	// ejected backend is back when its time is up.
+	// Probe says that to be connected to tells something about a backend, as it does with TCP, but not UDP: so the
+	// Prober can find out whether an ejected one is back, and any connection that succeeds brings it back at once.
+	// Without it, an ejected backend is back when its time is up.
 	Probe bool
 }
 
@@ -83,8 +83,8 @@ func (b *Balancer) Update(c Config) {
 	b.waiters.wake()
 }
 
-// Close ends the probes, until the next Update. Everything else goes on as without a prober, so that connections which are
-// being dialled still find a backend.
+// Close ends the probes, until the next Update. Everything else goes on as without a prober, so that connections which
+// are being dialled still find a backend.
 func (b *Balancer) Close() {
 	b.updating.Lock()
 	defer b.updating.Unlock()
@@ -132,14 +132,15 @@ func (r *request) choose() *backend {
 	return be
 }
 
-// WantsDestination reports whether it makes a difference to name the destination: whether finding out is worth a system call.
+// WantsDestination reports whether it makes a difference to name the destination: whether finding out is worth a system
+// call.
 func (b *Balancer) WantsDestination() bool { return b.view.Load().name == DestinationHash }
 
 // Report tells the outcome of a dial to a picked backend, and how long it took; zero is unknown. A nil err means
-// connected: the client's pin is refreshed and the connection counts as active until Release. Otherwise the dial failed,
-// and the client's pin to that backend is dropped. context.Canceled means that the dial was given up for reasons that say
-// nothing about the backend, such as a client that left or another backend that was quicker: nothing changes, except that the
-// backend is known to take longer than that.
+// connected: the client's pin is refreshed and the connection counts as active until Release. Otherwise the dial
+// failed, and the client's pin to that backend is dropped. context.Canceled means that the dial was given up for
+// reasons that say nothing about the backend, such as a client that left or another backend that was quicker: nothing
+// changes, except that the backend is known to take longer than that.
 //
 // A backend that has left in the meantime is accounted for if it is still charged with anything and ignored otherwise.
 func (b *Balancer) Report(client netip.Addr, backend netip.AddrPort, took time.Duration, err error) {
@@ -168,9 +169,9 @@ func (b *Balancer) Report(client netip.Addr, backend netip.AddrPort, took time.D
 	}
 }
 
-// Fail tells that a connection that was reported as connected, and is not released yet, turned out to lead nowhere: a UDP
-// backend refused a datagram, or a TCP backend closed before it moved a byte. It counts as a failed dial. At most once for a
-// connection; the Release follows as ever.
+// Fail tells that a connection that was reported as connected, and is not released yet, turned out to lead nowhere: a
+// UDP backend refused a datagram, or a TCP backend closed before it moved a byte. It counts as a failed dial. At most
+// once for a connection; the Release follows as ever.
 func (b *Balancer) Fail(client netip.Addr, backend netip.AddrPort, err error) {
 	v := b.view.Load()
 	if be := v.account(backend); be != nil {

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// budget is the dials beyond the first of a connection that a dead Service may have: one for every five connections, or ten a
-// second if that is more. In units of which a retry costs five.
+// budget is the dials beyond the first of a connection that a dead Service may have: one for every five connections, or
+// ten a second if that is more. In units of which a retry costs five.
 type budget struct {
 	units  atomic.Int64
 	filled atomic.Int64 // time.Duration by Balancer.now up to which the units of the seconds have been added
@@ -48,8 +48,9 @@ func (b *budget) add(units int64) {
 	}
 }
 
-// Retry reports whether a connection may be dialled again after a failed dial. It is true as long as one backend is not ejected, so no connection
-// fails for it that another dial to such a backend would save. When all are, it is a token of the budget.
+// Retry reports whether a connection may be dialled again after a failed dial. It is true as long as one backend is not
+// ejected, so no connection fails for it that another dial to such a backend would save. When all are, it is a token of
+// the budget.
 func (b *Balancer) Retry() bool {
 	for _, be := range b.view.Load().eligible {
 		if !be.ejection.Load().out() {

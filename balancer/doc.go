@@ -94,11 +94,12 @@
 // # Ejection
 //
 // Three refused dials in a row, or two that were not answered, or a mixture (a silence weighs as much as one and a half
-// refusals), eject a backend for a second, and each time in a row for twice as long, up to a minute, a fifth more or less by
-// chance. So do three connections in a row that [Balancer.Fail] is told of: in a row means here that none was released
-// between them without Fail, since that they had been connected is what they have in common. An ejected backend is passed over by every scheduler and by pins. That is an order, not a refusal: a
-// connection that has tried all others is given the ejected ones too, whichever failed the longest ago first. So no share
-// of the set needs to be kept from ejection, and if all are out, connections go round over them until one answers.
+// refusals), eject a backend for a second, and each time in a row for twice as long, up to a minute, a fifth more or
+// less by chance. So do three connections in a row that [Balancer.Fail] is told of: in a row means here that none was
+// released between them without Fail, since that they had been connected is what they have in common. An ejected
+// backend is passed over by every scheduler and by pins. That is an order, not a refusal: a connection that has tried
+// all others is given the ejected ones too, whichever failed the longest ago first. So no share of the set needs to be
+// kept from ejection, and if all are out, connections go round over them until one answers.
 //
 // When its time is up, the Prober dials it (Config.Probe). If it answers it is back; if not, it is out for longer.
 // Without a Prober that runs, one connection at a time is let through instead, until one succeeds. Any other success that
@@ -115,19 +116,19 @@
 //
 // # Retries
 //
-// No connection fails, by the balancer's doing, while a backend works that is not ejected: [Balancer.Retry] then allows every further
-// dial. Only when all are ejected, each having failed its last dials without one success since, are retries limited, so that a
-// dead Service does not multiply the dials of all its clients: to one for every five connections or ten a second,
-// whichever is more. Even then each connection has its first dial, to the backend that has not been asked for the
-// longest,
-// so that one that works again is found after at most as many connections as there are backends.
+// No connection fails, by the balancer's doing, while a backend works that is not ejected: [Balancer.Retry] then allows
+// every further dial. Only when all are ejected, each having failed its last dials without one success since, are
+// retries limited, so that a dead Service does not multiply the dials of all its clients: to one for every five
+// connections or ten a second, whichever is more. Even then each connection has its first dial, to the backend that has
+// not been asked for the longest, so that one that works again is found after at most as many connections as there are
+// backends.
 //
 // # Limits
 //
-// Config.MaxPerBackend bounds picks in flight and connections together, exactly, however many goroutines pick. (Connections of
-// a backend that left and returned count, except those whose pick was under way at the very moment.) At the limit, a backend
-// is passed over; when all are, Pick finds nothing and [Balancer.Freed] is how to wait. All who wait are woken by each
-// slot that frees, so let only the head of a queue wait there.
+// Config.MaxPerBackend bounds picks in flight and connections together, exactly, however many goroutines pick.
+// (Connections of a backend that left and returned count, except those whose pick was under way at the very moment.) At
+// the limit, a backend is passed over; when all are, Pick finds nothing and [Balancer.Freed] is how to wait. All who
+// wait are woken by each slot that frees, so let only the head of a queue wait there.
 //
 // # Concurrency
 //
@@ -137,7 +138,7 @@
 //     somebody waits for a slot, and allocates only to record a failure.
 //   - With affinity, a pick that finds its pin takes a read lock of the pin table; one that has to make it takes the
 //     table's lock, so that the parallel first connections of one client agree on a backend. Update takes neither.
-//   - Once Update has returned, picks come from the new backends only. A pick that runs beside Update sees either the old or the
-//     new set, whole; such picks may give one backend a turn twice.
+//   - Once Update has returned, picks come from the new backends only. A pick that runs beside Update sees either the
+//     old or the new set, whole; such picks may give one backend a turn twice.
 //   - Updates are serialised.
 package balancer

@@ -12,8 +12,8 @@ type drawer interface {
 // shares out a dead backend's load: each turn of a live backend is used exactly once, in whatever order retries and first
 // attempts interleave, while looking ahead would give the successor both its own turns and the dead one's.
 //
-// A backend in slow start gives up a part of its draws, but one pick is not held back more than four times, so that it ends
-// when all are in slow start.
+// A backend in slow start gives up a part of its draws, but one pick is not held back more than four times, so that it
+// ends when all are in slow start.
 func take(r *request, d drawer, backends []*backend) *backend {
 	if len(backends) == 0 || len(r.tried) > 0 && !r.any(backends) {
 		return nil // a pick that cannot succeed uses up no turns

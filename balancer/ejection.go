@@ -8,8 +8,8 @@ import (
 )
 
 const (
-	// A refused dial costs its client nothing but another dial; a silent one costs it the hedge delay. So three refusals in a
-	// row eject a backend, or two silences: one alone may have been a lost SYN.
+	// A refused dial costs its client nothing but another dial; a silent one costs it the hedge delay. So three
+	// refusals in a row eject a backend, or two silences: one alone may have been a lost SYN.
 	refusal    = 2
 	silence    = 3
 	strikesOut = 6
@@ -41,8 +41,8 @@ type ejection struct {
 
 func (e *ejection) out() bool { return e != nil && !e.back }
 
-// out reports whether be is passed over. One connection at a time is let through to a backend whose time is up if there is
-// no prober to test it.
+// out reports whether be is passed over. One connection at a time is let through to a backend whose time is up if there
+// is no prober to test it.
 func (r *request) out(be *backend) bool {
 	e := be.ejection.Load()
 	return e.out() && !r.mayTest(e)

@@ -66,8 +66,9 @@ func (t connectTimes) pack() uint64 {
 	return uint64(t.samples)<<(2*tickBits) | uint64(t.mean)<<tickBits | uint64(t.deviation)
 }
 
-// hedge is how long an answer may take before it is late: the mean and four deviations, within the bounds. As long as there are few
-// samples, chance may have made them alike, so the delay begins at 250 ms and each sample at most halves it.
+// hedge is how long an answer may take before it is late: the mean and four deviations, within the bounds. As long as
+// there are few samples, chance may have made them alike, so the delay begins at 250 ms and each sample at most halves
+// it.
 func (e *estimate) hedge() time.Duration {
 	_, t := e.load()
 	late := time.Duration(t.mean+4*t.deviation) * tick

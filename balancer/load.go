@@ -10,8 +10,8 @@ import "sync/atomic"
 // released by address; with a count of its own, the second incarnation would be charged for them.
 type load struct {
 	word atomic.Uint64
-	// lapses is the strikes for connections that led nowhere since one that was released without a complaint; spoilt how many of
-	// the former are yet to be released.
+	// lapses is the strikes for connections that led nowhere since one that was released without a complaint; spoilt
+	// how many of the former are yet to be released.
 	lapses, spoilt atomic.Int32
 }
 

@@ -18,8 +18,8 @@ const (
 	probeTimeout = 900 * time.Millisecond
 )
 
-// Prober tests ejected backends by dialling them in the background, so that no client's connection has to. There is one for
-// all balancers of a process: an address is probed once, however many of them have ejected it.
+// Prober tests ejected backends by dialling them in the background, so that no client's connection has to. There is one
+// for all balancers of a process: an address is probed once, however many of them have ejected it.
 type Prober struct {
 	dial    func(ctx context.Context, addr netip.AddrPort) error
 	running atomic.Bool

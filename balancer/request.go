@@ -5,8 +5,8 @@ import (
 	"slices"
 )
 
-// request is one pick as schedulers see it. It goes to them by value, since what a pointer handed to an interface points to
-// is allocated; within a function, pointers cost nothing.
+// request is one pick as schedulers see it. It goes to them by value, since what a pointer handed to an interface
+// points to is allocated; within a function, pointers cost nothing.
 type request struct {
 	client      netip.Addr // this and the next may be invalid
 	destination netip.Addr
@@ -15,8 +15,8 @@ type request struct {
 	balancer    *Balancer
 }
 
-// takes reports whether the connection may go to be: not tried, not at its limit, not ejected. It changes nothing: what it
-// saw may be over by the time of the claim.
+// takes reports whether the connection may go to be: not tried, not at its limit, not ejected. It changes nothing: what
+// it saw may be over by the time of the claim.
 func (r *request) takes(be *backend) bool {
 	return r.wants(be) && !r.out(be)
 }

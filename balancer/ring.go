@@ -7,10 +7,10 @@ import (
 	"sort"
 )
 
-// ring is a hash ring (Karger and others, "Consistent Hashing and Random Trees"): sh and dh. Each backend has points on a
-// circle, and an address goes to the backend of the first point at or after its hash. If that backend is tried, ejected or
-// full, the next point decides, so a retry goes to the same place every time and the addresses of a backend that is out
-// are spread over all others.
+// ring is a hash ring (Karger and others, "Consistent Hashing and Random Trees"): sh and dh. Each backend has points on
+// a circle, and an address goes to the backend of the first point at or after its hash. If that backend is tried,
+// ejected or full, the next point decides, so a retry goes to the same place every time and the addresses of a backend
+// that is out are spread over all others.
 //
 // A backend's points depend on nothing but its address and weight. So when one leaves, its addresses are spread over the
 // others and nobody else's move. The one exception is that weights above 128 share a scale, which changes when the

@@ -18,8 +18,8 @@ type BackendStatus struct {
 	LastError     string        // of the last failed dial; empty if none failed
 	LastErrorTime time.Time     // zero if none failed
 	HedgeDelay    time.Duration // as HedgeDelay
-	// EjectedUntil is when an ejected backend is tested next, which may be past while the test is going on. Zero: the backend
-	// is not ejected.
+	// EjectedUntil is when an ejected backend is tested next, which may be past while the test is going on. Zero: the
+	// backend is not ejected.
 	EjectedUntil time.Time
 	// Ejections is how many times it has been ejected in a row, this time included. A backend that is back keeps the
 	// number for some minutes.
@@ -76,7 +76,8 @@ func (b *Balancer) Counters() Counters {
 
 // countFull counts a pick that found nothing, if that is for the limit.
 func (b *Balancer) countFull(r *request) {
-	if r.view.limit > 0 && slices.ContainsFunc(r.view.eligible, func(be *backend) bool { return !slices.Contains(r.tried, be.addr) }) {
+	untried := func(be *backend) bool { return !slices.Contains(r.tried, be.addr) }
+	if r.view.limit > 0 && slices.ContainsFunc(r.view.eligible, untried) {
 		b.counts.full.Add(1)
 	}
 }

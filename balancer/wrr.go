@@ -2,9 +2,9 @@ package balancer
 
 import "sync/atomic"
 
-// weightedRoundRobin (wrr) gives each backend as many turns of a period as it has weight. A period is the sum of the weights, divided by
-// their greatest common divisor; over any run of that many turns the shares are exact. Turns of one backend do not come
-// in a row but spread over the period, so that a heavy backend is not hit by a burst.
+// weightedRoundRobin (wrr) gives each backend as many turns of a period as it has weight. A period is the sum of the
+// weights, divided by their greatest common divisor; over any run of that many turns the shares are exact. Turns of one
+// backend do not come in a row but spread over the period, so that a heavy backend is not hit by a burst.
 //
 // Laid side by side, the weights fill a line as long as the period. Each turn goes on by about its golden section, by a
 // step that has no divisor in common with the length: so every point is met once a period, and points met one after the
