@@ -153,6 +153,15 @@ func TestEveryoneIsKeptFromEjectedBackends(t *testing.T) {
 	}
 }
 
+// What has left keeps its counts while it has connections, but there is nothing to keep clients from.
+func TestBackendsThatLeftAreNotEjected(t *testing.T) {
+	b := startingAt(0, 1, 2)
+	b.Report(anyone, addr(1), 0, nil)
+	b.Update(Config{Backends: alike(2)})
+	eject(b, 1)
+	require.Zero(t, b.Counters().Ejections)
+}
+
 func TestAnotherPodIsNotEjectedForTheLast(t *testing.T) {
 	b := startingAt(0, 1, 2)
 	eject(b, 1)

@@ -116,6 +116,22 @@ func TestProbesBringBackendsBack(t *testing.T) {
 	})
 }
 
+// While the probe is under way, and while it waits for a free slot, its result is not anticipated.
+func TestConnectionsWaitForTheProbe(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := newDialer()
+		d.silent = true
+		_, balance := probing(t, d)
+		b := balance(Config{Backends: alike(1, 2), Probe: true})
+		eject(b, 1)
+		time.Sleep(time.Second)
+		synctest.Wait()
+		require.Equal(t, 1, d.count(addr(1)))
+		require.True(t, status(t, b, 1).EjectedUntil.Before(time.Now()))
+		require.Equal(t, []byte{2, 2, 2}, picks(b, 3))
+	})
+}
+
 // Who ejects later hears of it as well, if the answer is good; if not, its own test is yet to come.
 func TestOneProbePerAddress(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
