@@ -247,6 +247,17 @@ func TestAnUnfinishedTestIsRepeated(t *testing.T) {
 	})
 }
 
+// Between looking at a backend and claiming it, it may be ejected, or somebody else may begin its test.
+func TestAClaimThatComesTooLateIsUndone(t *testing.T) {
+	b := startingAt(0, 1, 2)
+	v := b.view.Load()
+	r := request{client: anyone, view: v, balancer: b}
+	require.True(t, r.claim(v.backends[0]))
+	eject(b, 1) // which abandons that one
+	require.False(t, r.claim(v.backends[0]))
+	require.Zero(t, v.backends[0].load.read())
+}
+
 // A late success of a dial begun before the ejection is as good a sign of life as any.
 func TestAnySuccessBringsBack(t *testing.T) {
 	b := startingAt(0)
