@@ -63,7 +63,7 @@ func (k *books) check(t *testing.T, before []BackendStatus, tried []netip.AddrPo
 
 func TestPropertiesOfAllSchedulers(t *testing.T) {
 	outcomes := []error{nil, nil, nil, errRefused, errSilent, errGivenUp}
-	for seed := range uint64(400) {
+	for seed := range uint64(200) {
 		synctest.Test(t, func(t *testing.T) {
 			rng := rand.New(rand.NewPCG(seed, 1))
 			k := &books{prober: seed%2 > 0}

@@ -175,6 +175,15 @@ func TestSchedulersChangeLive(t *testing.T) {
 	}
 }
 
+func TestOnlyTheSchedulerChanges(t *testing.T) {
+	b := startingAt(0, 1, 2, 3)
+	require.Equal(t, []byte{1, 2, 3, 1}, picks(b, 4))
+	b.Update(Config{Backends: alike(1, 2, 3), Scheduler: SourceHash})
+	require.Len(t, slices.Compact(picks(b, 4)), 1)
+	b.Update(Config{Backends: alike(1, 2, 3)})
+	require.Equal(t, []byte{1, 2, 3, 1}, picks(b, 4))
+}
+
 func TestWeightsAreBounded(t *testing.T) {
 	b := scheduled(WeightedRoundRobin, -3, math.MaxInt, 5)
 	var got []int
@@ -249,15 +258,15 @@ func TestWeightedRoundRobinPassesOver(t *testing.T) {
 // Nor does it take long when nearly all turns are a dead backend's, or nearly all backends are dead.
 func TestDrawsAreNotRepeatedForEver(t *testing.T) {
 	for _, s := range []Scheduler{WeightedRoundRobin, Random, PowerOfTwo} {
-		b := scheduled(s, 65535, 3, 1)
-		dead := []netip.AddrPort{b.Backends()[0].Addr}
+		b := scheduled(s, 65535, 65535, 3, 1)
+		dead := []netip.AddrPort{b.Backends()[0].Addr, b.Backends()[1].Addr}
 		const n = 4000
 		for range n {
 			be, ok := b.Pick(anyone, dead)
 			require.True(t, ok)
 			b.Report(anyone, be, 0, errGivenUp)
 		}
-		within(t, n, 0.75, shares(b)[1], s)
+		within(t, n, 0.75, shares(b)[2], s)
 	}
 	b := scheduled(Maglev, 65535, 1, 1) // the light ones have no slot
 	dead := []netip.AddrPort{b.Backends()[0].Addr}
@@ -317,6 +326,21 @@ func TestLeastSchedulersSpreadABurst(t *testing.T) {
 		got := shares(b)
 		require.LessOrEqual(t, slices.Max(got)-slices.Min(got), 1, "%s: %v", s, got)
 	}
+}
+
+// A choice that is out of date by the time of the claim is made again: here two connections come to the one chosen while
+// the next is looked at.
+func TestLeastSchedulersChooseByTheLoadOfTheMoment(t *testing.T) {
+	b := startingAt(0, 1, 2)
+	v := b.view.Load()
+	meanwhile := 2
+	l := newLeast(v.backends, func(int) int { return 0 }, func(a, b candidate) bool {
+		for ; meanwhile > 0; meanwhile-- {
+			v.backends[0].load.reserve(0)
+		}
+		return lighter(a, b, 0)
+	})
+	require.Equal(t, v.backends[1], l.next(request{client: anyone, view: v, balancer: b}))
 }
 
 // Each definition, by the loads it must lead to and the choices it must make.

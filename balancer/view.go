@@ -64,7 +64,6 @@ func (v *view) enter(addr netip.AddrPort) *backend {
 	} else {
 		be.load = new(load)
 	}
-	be.weight.Store(-1) // no weight yet: whatever it is given is news
 	return be
 }
 
