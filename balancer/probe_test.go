@@ -116,6 +116,26 @@ func TestProbesBringBackendsBack(t *testing.T) {
 	})
 }
 
+// A test that comes to an address already waiting for a later one is not held up by it, nor by those in between.
+func TestAnEarlierTestComesFirst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := newDialer(addrs(1, 2, 3)...)
+		_, balance := probing(t, d)
+		c := Config{Backends: alike(1, 2, 3, 4), Probe: true}
+		old, young := balance(c), balance(c)
+		for _, o := range []byte{3, 2, 1} {
+			eject(old, o)
+		}
+		time.Sleep(20 * time.Second) // all wait for seconds by now
+		synctest.Wait()
+		before := d.count(addr(1))
+		eject(young, 1)
+		time.Sleep(800 * time.Millisecond)
+		synctest.Wait()
+		require.Equal(t, before+1, d.count(addr(1)))
+	})
+}
+
 // While the probe is under way, and while it waits for a free slot, its result is not anticipated.
 func TestConnectionsWaitForTheProbe(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
