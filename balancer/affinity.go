@@ -2,7 +2,6 @@ package balancer
 
 import (
 	"net/netip"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -24,7 +23,8 @@ type pins struct {
 	cache     *lru.Cache[netip.Addr, *pin]
 	evictions *atomic.Uint64
 
-	// pinning is held while a pin is made or dropped, around the cache's own lock, so that looking and replacing are one step.
+	// pinning is held while a pin is made or dropped, around the cache's own lock, so that looking and replacing are
+	// one step.
 	pinning sync.Mutex
 }
 
@@ -59,24 +59,29 @@ func (v *view) setAffinity(timeout time.Duration, b *Balancer) {
 // pinKey is the address that clients are told apart by.
 func pinKey(client netip.Addr) netip.Addr { return client.Unmap().WithZone("") }
 
-// pick returns the client's live pin, or takes the scheduler's next backend and pins the client to it. A live pin to
-// a tried backend is passed over but left alone.
-func (p *pins) pick(v *view, client netip.Addr, tried []netip.AddrPort, now time.Duration) *backend {
-	if be := p.live(v, client, now); be != nil && !slices.Contains(tried, be.addr) {
+// pick claims the backend of the client's live pin, or else one of the scheduler's, and pins the client to that. A live
+// pin to a tried or full backend is passed over but left alone; one to an ejected or quiesced backend gives way, as
+// after a failed dial.
+func (p *pins) pick(r *request, now time.Duration) *backend {
+	client := pinKey(r.client)
+	if be := p.live(r.view, client, now); be != nil && r.keeps(be) && r.claim(be) {
 		return be
 	}
 	p.pinning.Lock()
 	defer p.pinning.Unlock()
-	pinned := p.live(v, client, now)
-	if pinned != nil && !slices.Contains(tried, pinned.addr) {
+	pinned := p.live(r.view, client, now)
+	if pinned != nil && r.keeps(pinned) && r.claim(pinned) {
 		return pinned
 	}
-	be := v.scheduler.next(tried)
-	if be != nil && pinned == nil {
-		p.add(v, client, be, now)
+	be := r.choose()
+	if be != nil && (pinned == nil || r.out(pinned) || r.view.quiesced(pinned)) {
+		p.add(r.view, client, be, now)
 	}
 	return be
 }
+
+// keeps reports whether the connection may go to the backend that its client is pinned to.
+func (r *request) keeps(pinned *backend) bool { return r.takes(pinned) && !r.view.quiesced(pinned) }
 
 // refresh marks the client's pin used, and pins the client to be if it has no live pin.
 func (p *pins) refresh(v *view, client netip.Addr, be *backend, now time.Duration) {

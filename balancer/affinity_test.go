@@ -14,7 +14,7 @@ func client(n int) netip.Addr { return netip.AddrFrom4([4]byte{192, 0, byte(n >>
 
 func sticky(timeout time.Duration, backends ...byte) *Balancer {
 	b := startingAt(0)
-	b.Update(Config{Backends: addrs(backends...), Affinity: timeout})
+	b.Update(Config{Backends: alike(backends...), Affinity: timeout})
 	return b
 }
 
@@ -45,9 +45,9 @@ func TestStickyClientsStay(t *testing.T) {
 func TestStickyRemoveOne(t *testing.T) {
 	b := sticky(time.Hour, 1, 2, 3)
 	require.Equal(t, []byte{1, 2, 3, 1, 2, 3}, pickEach(b, 6))
-	b.Update(Config{Backends: addrs(1, 2), Affinity: time.Hour})
+	b.Update(Config{Backends: alike(1, 2), Affinity: time.Hour})
 	require.Equal(t, []byte{1, 2, 1, 1, 2, 2}, pickEach(b, 6), "only clients of the removed one move")
-	b.Update(Config{Backends: addrs(1, 2, 4), Affinity: time.Hour})
+	b.Update(Config{Backends: alike(1, 2, 4), Affinity: time.Hour})
 	require.Equal(t, []byte{1, 2, 1, 1, 2, 2}, pickEach(b, 6))
 	require.Equal(t, []byte{1, 2, 4}, []byte{pickFor(b, 7), pickFor(b, 8), pickFor(b, 9)})
 }
@@ -55,7 +55,7 @@ func TestStickyRemoveOne(t *testing.T) {
 func TestStickyUpdatesReplaceAll(t *testing.T) {
 	b := sticky(time.Hour, 1, 2, 3)
 	pickEach(b, 3)
-	b.Update(Config{Backends: addrs(4, 5), Affinity: time.Hour})
+	b.Update(Config{Backends: alike(4, 5), Affinity: time.Hour})
 	require.Zero(t, b.Pins())
 	require.Equal(t, []byte{4, 5, 4}, pickEach(b, 3))
 	require.Equal(t, []byte{4, 5, 4}, pickEach(b, 3))
@@ -76,7 +76,7 @@ func TestStickyScaleToZeroAndBack(t *testing.T) {
 	pickEach(b, 2)
 	b.Update(Config{Affinity: time.Hour})
 	require.Equal(t, []byte{0}, pickEach(b, 1))
-	b.Update(Config{Backends: addrs(1, 2), Affinity: time.Hour})
+	b.Update(Config{Backends: alike(1, 2), Affinity: time.Hour})
 	want := pickFor(b, 1)
 	for range 100 {
 		require.Equal(t, want, pickFor(b, 1))
@@ -87,8 +87,8 @@ func TestStickyScaleToZeroAndBack(t *testing.T) {
 func TestStickyReturningAddressIsAnotherBackend(t *testing.T) {
 	b := sticky(time.Hour, 1, 2, 3)
 	require.Equal(t, []byte{1, 2}, pickEach(b, 2))
-	b.Update(Config{Backends: addrs(2, 3), Affinity: time.Hour})
-	b.Update(Config{Backends: addrs(1, 2, 3), Affinity: time.Hour})
+	b.Update(Config{Backends: alike(2, 3), Affinity: time.Hour})
+	b.Update(Config{Backends: alike(1, 2, 3), Affinity: time.Hour})
 	require.Equal(t, 1, b.Pins())
 	require.Equal(t, []byte{3, 2}, pickEach(b, 2))
 }
@@ -97,15 +97,15 @@ func TestStickyReturningAddressIsAnotherBackend(t *testing.T) {
 func TestStickyEndpointFails(t *testing.T) {
 	b := sticky(time.Hour, 1, 2, 3)
 	require.Equal(t, []byte{1, 2, 3, 1}, pickEach(b, 4))
-	b.Report(client(1), addr(1), errRefused)
+	b.Report(client(1), addr(1), 0, errRefused)
 	require.EqualValues(t, 2, pickFor(b, 1, addr(1)))
-	b.Report(client(1), addr(2), nil)
+	b.Report(client(1), addr(2), 0, nil)
 	require.Equal(t, []byte{2, 2, 3, 1}, pickEach(b, 4), "re-pinned; client 4 has not failed yet")
-	b.Report(client(4), addr(1), errRefused)
+	b.Report(client(4), addr(1), 0, errRefused)
 	require.EqualValues(t, 3, pickFor(b, 4, addr(1)))
 	require.Equal(t, []byte{2, 2, 3, 3}, pickEach(b, 4))
 
-	b.Report(client(2), addr(3), errRefused)
+	b.Report(client(2), addr(3), 0, errRefused)
 	require.EqualValues(t, 2, pickFor(b, 2), "a failure elsewhere does not touch the pin")
 }
 
@@ -114,12 +114,12 @@ func TestStickyHedge(t *testing.T) {
 	b := sticky(time.Hour, 1, 2, 3)
 	require.EqualValues(t, 1, pickFor(b, 1))
 	require.EqualValues(t, 2, pickFor(b, 1, addr(1)))
-	b.Report(client(1), addr(1), nil)
+	b.Report(client(1), addr(1), 0, nil)
 	require.EqualValues(t, 1, pickFor(b, 1), "the slow one won")
 
 	require.EqualValues(t, 3, pickFor(b, 1, addr(1)))
-	b.Report(client(1), addr(1), errRefused)
-	b.Report(client(1), addr(3), nil)
+	b.Report(client(1), addr(1), 0, errRefused)
+	b.Report(client(1), addr(3), 0, nil)
 	require.EqualValues(t, 3, pickFor(b, 1), "the other won: the client stays where it connected")
 }
 
@@ -128,7 +128,7 @@ func TestStickyParallelRetriesAgree(t *testing.T) {
 	b := sticky(time.Hour, 1, 2, 3)
 	require.EqualValues(t, 1, pickFor(b, 1))
 	for range 3 {
-		b.Report(client(1), addr(1), errRefused)
+		b.Report(client(1), addr(1), 0, errRefused)
 		require.EqualValues(t, 2, pickFor(b, 1, addr(1)))
 	}
 }
@@ -152,11 +152,11 @@ func TestStickySwitchedOffAndOn(t *testing.T) {
 	b := sticky(time.Hour, 1, 2)
 	require.Equal(t, []byte{1, 1}, []byte{pickFor(b, 1), pickFor(b, 1)})
 	for _, off := range []time.Duration{0, -1} {
-		b.Update(Config{Backends: addrs(1, 2), Affinity: off})
+		b.Update(Config{Backends: alike(1, 2), Affinity: off})
 		require.Zero(t, b.Pins())
 		require.Nil(t, b.view.Load().pins, "the memory is given back")
 		require.Equal(t, []byte{2, 1}, []byte{pickFor(b, 1), pickFor(b, 1)})
-		b.Update(Config{Backends: addrs(1, 2), Affinity: time.Hour})
+		b.Update(Config{Backends: alike(1, 2), Affinity: time.Hour})
 		require.Zero(t, b.Pins(), "pins from before do not come back")
 		require.Equal(t, []byte{2, 2}, []byte{pickFor(b, 1), pickFor(b, 1)})
 		pickFor(b, 2)
@@ -184,16 +184,16 @@ func TestStickyUnknownClientIsNotPinned(t *testing.T) {
 		backend, ok := b.Pick(netip.Addr{}, nil)
 		require.True(t, ok)
 		require.Equal(t, want, backend)
-		b.Report(netip.Addr{}, backend, nil)
+		b.Report(netip.Addr{}, backend, 0, nil)
 	}
 	require.Zero(t, b.Pins())
 }
 
 func TestPinsAreBounded(t *testing.T) {
-	b := newBalancer(func(int) int { return 0 }, 3)
-	b.Update(Config{Backends: addrs(1, 2, 3, 4, 5), Affinity: time.Hour})
+	b := newBalancer(func(int) int { return 0 }, 3, nil)
+	b.Update(Config{Backends: alike(1, 2, 3, 4, 5), Affinity: time.Hour})
 	require.Equal(t, []byte{1, 2, 3}, pickEach(b, 3))
-	b.Report(client(1), addr(1), nil) // in use: 2 is now the longest unused
+	b.Report(client(1), addr(1), 0, nil) // in use: 2 is now the longest unused
 	require.EqualValues(t, 4, pickFor(b, 4))
 	require.Equal(t, 3, b.Pins())
 	require.EqualValues(t, 1, b.Evictions())

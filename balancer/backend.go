@@ -7,17 +7,29 @@ import (
 	"time"
 )
 
+// Backend is one backend of a Config.
+type Backend struct {
+	Addr netip.AddrPort
+	// Weight is its share relative to the others, for the schedulers that have regard to it. 0 (or less): quiesced, it
+	// gets no new connections, pinned clients and retries included, unless no backend has weight. At most 65535, as in
+	// IPVS; more is 65535.
+	Weight int
+}
+
+const maxWeight = 65535
+
 // backend is one incarnation of an address in the set: it begins when the address enters and ends when it leaves.
-// Pointers tell incarnations apart.
+// Pointers tell incarnations apart. There are hundreds of thousands of them, so what few need is behind a pointer.
 type backend struct {
 	addr netip.AddrPort
 
 	picked, connected, failed atomic.Uint64
 	last                      atomic.Pointer[failure]
-
-	// active outlives the incarnation. A pod that turns unready and ready again still holds its connections, and those
-	// connections are released by address; with a count of its own, the second incarnation would be charged for them.
-	active *atomic.Int64
+	load                      *load
+	connects                  estimate
+	weight                    atomic.Int32 // as in Config; written by Update only
+	strikes                   atomic.Int32 // for failed dials since one succeeded
+	ejection                  atomic.Pointer[ejection]
 }
 
 type failure struct {
@@ -25,15 +37,10 @@ type failure struct {
 	at  time.Time
 }
 
-// release takes one from active but never below zero: the connection may have been reported while the backend was gone
-// and not counted.
-func (be *backend) release() {
-	for {
-		n := be.active.Load()
-		if n <= 0 || be.active.CompareAndSwap(n, n-1) {
-			return
-		}
-	}
+// failedBefore reports whether be's last failure was before other's. Never is before all.
+func (be *backend) failedBefore(other *backend) bool {
+	a, b := be.last.Load(), other.last.Load()
+	return b != nil && (a == nil || a.at.Before(b.at))
 }
 
 // find returns the backend at addr, or nil.
@@ -50,14 +57,15 @@ func search(backends []*backend, addr netip.AddrPort) (int, bool) {
 	return slices.BinarySearchFunc(backends, addr, func(be *backend, a netip.AddrPort) int { return be.addr.Compare(a) })
 }
 
-// usable returns the valid addresses of list, sorted, each once.
-func usable(list []netip.AddrPort) []netip.AddrPort {
-	valid := make([]netip.AddrPort, 0, len(list))
-	for _, addr := range list {
-		if addr.IsValid() && addr.Port() != 0 {
-			valid = append(valid, addr)
+// usable returns those of list with a valid address, sorted, each once, with weights in range.
+func usable(list []Backend) []Backend {
+	valid := make([]Backend, 0, len(list))
+	for _, b := range list {
+		if b.Addr.IsValid() && b.Addr.Port() != 0 {
+			b.Weight = min(max(b.Weight, 0), maxWeight)
+			valid = append(valid, b)
 		}
 	}
-	slices.SortFunc(valid, netip.AddrPort.Compare)
-	return slices.Compact(valid)
+	slices.SortStableFunc(valid, func(a, b Backend) int { return a.Addr.Compare(b.Addr) })
+	return slices.CompactFunc(valid, func(a, b Backend) bool { return a.Addr == b.Addr })
 }

@@ -33,7 +33,7 @@ func TestSharesAreExactUnderConcurrency(t *testing.T) {
 func TestPicksDuringUpdatesSeeOldOrNew(t *testing.T) {
 	for _, timeout := range []time.Duration{0, time.Hour} {
 		b := startingAt(0)
-		b.Update(Config{Backends: set(0), Affinity: timeout})
+		b.Update(Config{Backends: weighted(set(0), 1), Affinity: timeout})
 		var begun, done atomic.Int64 // numbers of the last update begun and done
 		var stop atomic.Bool
 		var wrong atomic.Int64
@@ -47,7 +47,7 @@ func TestPicksDuringUpdatesSeeOldOrNew(t *testing.T) {
 					if at := int64(backend.Port()); !ok || at-1 < low || at-1 > high {
 						wrong.Add(1)
 					}
-					b.Report(client(c), backend, []error{nil, errRefused}[n%2])
+					b.Report(client(c), backend, 0, []error{nil, errRefused}[n%2])
 					b.Release(backend)
 				}
 			})
@@ -60,7 +60,7 @@ func TestPicksDuringUpdatesSeeOldOrNew(t *testing.T) {
 		})
 		for n := int64(1); n <= 3000; n++ {
 			begun.Store(n)
-			b.Update(Config{Backends: set(n), Affinity: timeout})
+			b.Update(Config{Backends: weighted(set(n), 1), Affinity: timeout})
 			done.Store(n)
 		}
 		stop.Store(true)
@@ -87,12 +87,12 @@ func TestConcurrentUpdatesAreSerialised(t *testing.T) {
 		runtime.Gosched()
 		inside.Add(-1)
 		return 0
-	}, maxPins)
+	}, maxPins, nil)
 	var wg sync.WaitGroup
 	for g := range int64(8) {
 		wg.Go(func() {
 			for n := range int64(200) {
-				b.Update(Config{Backends: set(8*n + g), Affinity: time.Duration(8*n+g+1) * time.Second})
+				b.Update(Config{Backends: weighted(set(8*n+g), 1), Affinity: time.Duration(8*n+g+1) * time.Second})
 			}
 		})
 	}
@@ -113,7 +113,7 @@ func TestPicksDoNotWaitForUpdates(t *testing.T) {
 	b.updating.Lock()
 	defer b.updating.Unlock()
 	require.EqualValues(t, 1, pickFor(b, 1))
-	b.Report(client(1), addr(1), nil)
+	b.Report(client(1), addr(1), 0, nil)
 	b.Release(addr(1))
 	require.Equal(t, 1, b.Pins())
 	require.Len(t, b.Backends(), 2)

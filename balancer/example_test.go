@@ -19,8 +19,8 @@ func Example() {
 		return nil
 	}
 
-	b := balancer.New()
-	b.Update(balancer.Config{Backends: []netip.AddrPort{alive, dead}, Affinity: time.Hour})
+	b := balancer.New(nil)
+	b.Update(balancer.Config{Backends: []balancer.Backend{{Addr: alive, Weight: 1}, {Addr: dead, Weight: 1}}, Affinity: time.Hour})
 	client := netip.MustParseAddr("192.0.2.1")
 	for range 3 {
 		var tried []netip.AddrPort
@@ -31,7 +31,7 @@ func Example() {
 				break
 			}
 			err := dial(backend)
-			b.Report(client, backend, err)
+			b.Report(client, backend, 0, err)
 			if err != nil {
 				tried = append(tried, backend)
 				continue

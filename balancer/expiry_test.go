@@ -26,7 +26,7 @@ func TestStickyUseIsSuccess(t *testing.T) {
 		b := sticky(10*time.Second, 1, 2)
 		for range 5 {
 			require.EqualValues(t, 1, pickFor(b, 1))
-			b.Report(client(1), addr(1), nil)
+			b.Report(client(1), addr(1), 0, nil)
 			time.Sleep(9 * time.Second)
 		}
 		time.Sleep(time.Second)
@@ -40,7 +40,7 @@ func TestStickySuccessAfterExpiryPinsAgain(t *testing.T) {
 		b := sticky(time.Second, 1, 2)
 		require.EqualValues(t, 1, pickFor(b, 1))
 		time.Sleep(2 * time.Second)
-		b.Report(client(1), addr(1), nil)
+		b.Report(client(1), addr(1), 0, nil)
 		require.EqualValues(t, 1, pickFor(b, 1))
 	})
 }
@@ -50,12 +50,12 @@ func TestStickyTimeoutChangesApplyLive(t *testing.T) {
 		b := sticky(3*time.Hour, 1, 2)
 		require.EqualValues(t, 1, pickFor(b, 1))
 		time.Sleep(3 * time.Second)
-		b.Update(Config{Backends: addrs(1, 2), Affinity: 5 * time.Second})
+		b.Update(Config{Backends: alike(1, 2), Affinity: 5 * time.Second})
 		require.EqualValues(t, 1, pickFor(b, 1))
-		b.Update(Config{Backends: addrs(1, 2), Affinity: 2 * time.Second})
+		b.Update(Config{Backends: alike(1, 2), Affinity: 2 * time.Second})
 		require.Zero(t, b.Pins())
 		require.EqualValues(t, 2, pickFor(b, 1))
-		b.Update(Config{Backends: addrs(1, 2), Affinity: time.Hour})
+		b.Update(Config{Backends: alike(1, 2), Affinity: time.Hour})
 		time.Sleep(time.Minute)
 		require.EqualValues(t, 2, pickFor(b, 1))
 	})
@@ -69,11 +69,11 @@ func TestStickyLongerTimeoutRevivesNothing(t *testing.T) {
 		time.Sleep(time.Second)
 		require.EqualValues(t, 2, pickFor(b, 2))
 		time.Sleep(time.Second)
-		b.Update(Config{Backends: addrs(1, 2), Affinity: time.Hour})
+		b.Update(Config{Backends: alike(1, 2), Affinity: time.Hour})
 		require.Equal(t, 1, b.Pins())
-		b.Update(Config{Backends: addrs(1, 2), Affinity: 2 * time.Hour})
+		b.Update(Config{Backends: alike(1, 2), Affinity: 2 * time.Hour})
 		require.Equal(t, 1, b.Pins())
-		b.Report(client(1), addr(2), nil)
+		b.Report(client(1), addr(2), 0, nil)
 		require.Equal(t, []byte{2, 2}, pickEach(b, 2))
 	})
 }
@@ -82,13 +82,13 @@ func TestStickyLongerTimeoutRevivesNothing(t *testing.T) {
 func TestStickyServiceFirstOrSecond(t *testing.T) {
 	for name, first := range map[string]Config{
 		"service first":   {Affinity: 2 * time.Second},
-		"endpoints first": {Backends: addrs(1, 2)},
+		"endpoints first": {Backends: alike(1, 2)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := startingAt(0)
 				b.Update(first)
-				b.Update(Config{Backends: addrs(1, 2), Affinity: 2 * time.Second})
+				b.Update(Config{Backends: alike(1, 2), Affinity: 2 * time.Second})
 				require.Equal(t, []byte{1, 2, 1}, pickEach(b, 3))
 				require.Equal(t, []byte{1, 2, 1}, pickEach(b, 3))
 				time.Sleep(2 * time.Second)
@@ -101,8 +101,8 @@ func TestStickyServiceFirstOrSecond(t *testing.T) {
 // Expired pins make room by themselves and are not counted as forgotten.
 func TestNewPinsClearAwayExpiredOnes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBalancer(func(int) int { return 0 }, 8)
-		b.Update(Config{Backends: addrs(1), Affinity: time.Minute})
+		b := newBalancer(func(int) int { return 0 }, 8, nil)
+		b.Update(Config{Backends: alike(1), Affinity: time.Minute})
 		pickEach(b, 8)
 		time.Sleep(time.Minute)
 		pickFor(b, 100)

@@ -1,6 +1,7 @@
 package balancer
 
 import (
+	"context"
 	"math/rand/v2"
 	"net/netip"
 	"slices"
@@ -11,11 +12,13 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// model is the balancer as one would describe it, slow and for one goroutine.
+// model is the balancer as one would describe it, slow and for one goroutine, with rr and without a prober.
 type model struct {
-	queue   []netip.AddrPort // the round: the head is next
-	timeout time.Duration
-	pins    map[netip.Addr]modelPin
+	queue    []netip.AddrPort // the round: the head is next
+	timeout  time.Duration
+	pins     map[netip.Addr]modelPin
+	health   map[netip.AddrPort]*modelHealth
+	connects bool // to be connected to means something
 }
 
 type modelPin struct {
@@ -23,8 +26,22 @@ type modelPin struct {
 	used    time.Time
 }
 
+type modelHealth struct {
+	failed   time.Time // last
+	strikes  int
+	times    int // ejections in a row
+	out      bool
+	until    time.Time
+	tested   time.Time // when the connection that is the test was picked
+	returned time.Time
+}
+
 func (m *model) update(c Config) {
-	wanted := slices.SortedFunc(slices.Values(c.Backends), netip.AddrPort.Compare)
+	var wanted []netip.AddrPort
+	for _, b := range c.Backends {
+		wanted = append(wanted, b.Addr)
+	}
+	slices.SortFunc(wanted, netip.AddrPort.Compare)
 	var head netip.AddrPort
 	for _, addr := range m.queue {
 		if slices.Contains(wanted, addr) {
@@ -44,6 +61,16 @@ func (m *model) update(c Config) {
 		}
 	}
 	m.timeout = c.Affinity
+	for addr := range m.health {
+		if !slices.Contains(wanted, addr) {
+			delete(m.health, addr)
+		}
+	}
+	for _, addr := range wanted {
+		if m.health[addr] == nil {
+			m.health[addr] = &modelHealth{}
+		}
+	}
 }
 
 func (m *model) rotate() { m.queue = append(m.queue[1:], m.queue[0]) }
@@ -55,26 +82,67 @@ func (m *model) pinned(client netip.Addr) netip.AddrPort {
 	return netip.AddrPort{}
 }
 
+// out reports whether a backend is passed over: ejected, and not to be tested by the next connection.
+func (m *model) out(addr netip.AddrPort) bool {
+	h := m.health[addr]
+	return h.out && (time.Now().Before(h.until) || !h.tested.IsZero() && time.Since(h.tested) < 10*time.Second)
+}
+
+func (m *model) choose(addr netip.AddrPort) netip.AddrPort {
+	if h := m.health[addr]; h.out {
+		h.tested = time.Now()
+	}
+	return addr
+}
+
 func (m *model) pick(client netip.Addr, tried []netip.AddrPort) netip.AddrPort {
 	pinned := m.pinned(client)
-	if pinned.IsValid() && !slices.Contains(tried, pinned) {
-		return pinned
+	if pinned.IsValid() && !slices.Contains(tried, pinned) && !m.out(pinned) {
+		return m.choose(pinned)
 	}
-	if !slices.ContainsFunc(m.queue, func(a netip.AddrPort) bool { return !slices.Contains(tried, a) }) {
-		return netip.AddrPort{}
+	chosen := m.turn(tried)
+	if !chosen.IsValid() {
+		return chosen
 	}
-	for slices.Contains(tried, m.queue[0]) {
-		m.rotate()
-	}
-	chosen := m.queue[0]
-	m.rotate()
-	if m.timeout > 0 && !pinned.IsValid() {
+	if m.timeout > 0 && (!pinned.IsValid() || m.out(pinned)) {
 		m.pins[client] = modelPin{chosen, time.Now()}
 	}
 	return chosen
 }
 
+func (m *model) turn(tried []netip.AddrPort) netip.AddrPort {
+	bad := func(a netip.AddrPort) bool { return slices.Contains(tried, a) || m.out(a) }
+	if slices.ContainsFunc(m.queue, func(a netip.AddrPort) bool { return !bad(a) }) {
+		for bad(m.queue[0]) {
+			m.rotate()
+		}
+		chosen := m.queue[0]
+		m.rotate()
+		return m.choose(chosen)
+	}
+	if len(tried) == 0 && len(m.queue) > 0 {
+		m.rotate()
+	}
+	var least netip.AddrPort
+	for _, a := range slices.SortedFunc(slices.Values(m.queue), netip.AddrPort.Compare) {
+		if !slices.Contains(tried, a) && (!least.IsValid() || m.health[a].failed.Before(m.health[least].failed)) {
+			least = a
+		}
+	}
+	return least
+}
+
 func (m *model) report(client netip.Addr, backend netip.AddrPort, err error) {
+	h := m.health[backend]
+	if err == context.Canceled {
+		if h != nil && h.out {
+			h.tested = time.Time{}
+		}
+		return
+	}
+	if h != nil {
+		h.report(err, m.connects)
+	}
 	pinned := m.pinned(client)
 	switch {
 	case m.timeout == 0:
@@ -83,6 +151,37 @@ func (m *model) report(client netip.Addr, backend netip.AddrPort, err error) {
 	case err == nil && slices.Contains(m.queue, backend) && (!pinned.IsValid() || pinned == backend):
 		m.pins[client] = modelPin{backend, time.Now()}
 	}
+}
+
+func (h *modelHealth) report(err error, connects bool) {
+	now := time.Now()
+	if err == nil {
+		h.strikes = 0
+		switch {
+		case h.out && !connects && h.tested.IsZero():
+		case h.out:
+			h.out, h.returned = false, now
+		case now.Sub(h.returned) >= 2*time.Minute:
+			h.times = 0
+		}
+		return
+	}
+	h.failed = now
+	if h.out && h.tested.IsZero() {
+		return
+	}
+	if h.strikes += 2; err == context.DeadlineExceeded {
+		h.strikes++
+	}
+	if !h.out && h.strikes < 6 {
+		return
+	}
+	if !h.out && now.Sub(h.returned) >= 2*time.Minute {
+		h.times = 0
+	}
+	h.times++
+	length := min(time.Second<<(h.times-1), time.Minute)
+	h.out, h.until, h.tested = true, now.Add(length*4/5), time.Time{}
 }
 
 func (m *model) live() (n int) {
@@ -99,8 +198,9 @@ func TestBehavesLikeTheModel(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			rng := rand.New(rand.NewPCG(seed, 0))
 			b := startingAt(0)
-			m := &model{pins: map[netip.Addr]modelPin{}}
+			m := &model{pins: map[netip.Addr]modelPin{}, health: map[netip.AddrPort]*modelHealth{}, connects: seed%2 > 0}
 			timeouts := []time.Duration{0, 3 * time.Second, 10 * time.Second, 10 * time.Second}
+			outcomes := []error{nil, errRefused, errRefused, context.DeadlineExceeded, context.Canceled}
 			some := func(n int) []netip.AddrPort {
 				list := addrs(1, 2, 3, 4, 5, 6)
 				rng.Shuffle(len(list), func(i, j int) { list[i], list[j] = list[j], list[i] })
@@ -110,9 +210,11 @@ func TestBehavesLikeTheModel(t *testing.T) {
 				who := client(rng.IntN(4))
 				switch op := rng.IntN(20); {
 				case op == 0:
-					c := Config{Backends: some(rng.IntN(6)), Affinity: timeouts[rng.IntN(len(timeouts))]}
+					c := Config{Backends: weighted(some(rng.IntN(6)), 1), Affinity: timeouts[rng.IntN(len(timeouts))], Probe: seed%2 > 0}
 					b.Update(c)
 					m.update(c)
+				case op == 1 && rng.IntN(8) == 0:
+					time.Sleep(time.Duration(rng.IntN(200)) * time.Second)
 				case op < 4:
 					time.Sleep(time.Duration(rng.IntN(4)) * time.Second)
 				case op < 14:
@@ -122,11 +224,16 @@ func TestBehavesLikeTheModel(t *testing.T) {
 					require.Equal(t, want, got, "seed %d, step %d: %v tried %v", seed, step, who, tried)
 					require.Equal(t, want.IsValid(), ok)
 				default:
-					backend, err := some(1)[0], []error{nil, errRefused}[rng.IntN(2)]
-					b.Report(who, backend, err)
+					backend, err := some(1)[0], outcomes[rng.IntN(len(outcomes))]
+					b.Report(who, backend, 0, err)
 					m.report(who, backend, err)
 				}
 				require.Equal(t, len(m.queue), b.Len())
+				for _, s := range b.Backends() {
+					h := m.health[s.Addr]
+					require.Equal(t, h.out, !s.EjectedUntil.IsZero(), "seed %d, step %d: %v", seed, step, s.Addr)
+					require.Equal(t, h.times, s.Ejections, "seed %d, step %d: %v", seed, step, s.Addr)
+				}
 				require.Equal(t, m.live(), b.Pins(), "seed %d, step %d", seed, step)
 			}
 		})

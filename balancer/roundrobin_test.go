@@ -3,6 +3,7 @@ package balancer
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"sync"
 	"testing"
 
@@ -23,12 +24,24 @@ func addrs(octets ...byte) []netip.AddrPort {
 	return list
 }
 
+// alike returns the same with a weight of 1 each.
+func alike(octets ...byte) []Backend { return weighted(addrs(octets...), 1) }
+
+// weighted gives each address a weight; the last one is for all that follow.
+func weighted(list []netip.AddrPort, weights ...int) []Backend {
+	bs := make([]Backend, len(list))
+	for i, a := range list {
+		bs[i] = Backend{a, weights[min(i, len(weights)-1)]}
+	}
+	return bs
+}
+
 func addr(octet byte) netip.AddrPort { return addrs(octet)[0] }
 
 // startingAt returns a balancer whose rounds begin at the backend of that index.
 func startingAt(first int, backends ...byte) *Balancer {
-	b := newBalancer(func(n int) int { return first % n }, maxPins)
-	b.Update(Config{Backends: addrs(backends...)})
+	b := newBalancer(func(n int) int { return first % n }, maxPins, nil)
+	b.Update(Config{Backends: alike(backends...)})
 	return b
 }
 
@@ -51,7 +64,7 @@ func last(backend netip.AddrPort) byte {
 }
 
 func TestFailsWithNoEndpoints(t *testing.T) {
-	for name, b := range map[string]*Balancer{"never updated": New(), "updated to none": startingAt(0)} {
+	for name, b := range map[string]*Balancer{"never updated": New(nil), "updated to none": startingAt(0)} {
 		t.Run(name, func(t *testing.T) {
 			backend, ok := b.Pick(anyone, nil)
 			require.False(t, ok)
@@ -77,7 +90,7 @@ func TestMultipleEndpointsTakeTurnsInAddressOrder(t *testing.T) {
 func TestMultipleEndpointsOnOneAddress(t *testing.T) {
 	ip := addr(1).Addr()
 	b := startingAt(0)
-	b.Update(Config{Backends: []netip.AddrPort{netip.AddrPortFrom(ip, 3), netip.AddrPortFrom(ip, 1), netip.AddrPortFrom(ip, 2)}})
+	b.Update(Config{Backends: weighted([]netip.AddrPort{netip.AddrPortFrom(ip, 3), netip.AddrPortFrom(ip, 1), netip.AddrPortFrom(ip, 2)}, 1)})
 	for _, port := range []uint16{1, 2, 3, 1} {
 		backend, ok := b.Pick(anyone, nil)
 		require.True(t, ok)
@@ -96,8 +109,8 @@ func TestMultiplePortsAndServiceRemoval(t *testing.T) {
 }
 
 func TestInvalidAndDuplicateEndpointsAreIgnored(t *testing.T) {
-	given := append(addrs(2, 1, 2), netip.AddrPort{}, netip.AddrPortFrom(addr(3).Addr(), 0), netip.AddrPortFrom(netip.Addr{}, 80))
-	before := append([]netip.AddrPort(nil), given...)
+	given := append(alike(2, 1, 2), weighted([]netip.AddrPort{{}, netip.AddrPortFrom(addr(3).Addr(), 0), netip.AddrPortFrom(netip.Addr{}, 80)}, 1)...)
+	before := slices.Clone(given)
 	b := startingAt(0)
 	b.Update(Config{Backends: given})
 	require.Equal(t, 2, b.Len())
@@ -127,7 +140,7 @@ func TestUpdateKeepsThePlace(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			b := startingAt(0, tt.old...)
 			picks(b, tt.before)
-			b.Update(Config{Backends: addrs(tt.new...)})
+			b.Update(Config{Backends: alike(tt.new...)})
 			require.Equal(t, tt.want, picks(b, len(tt.want)))
 		})
 	}
@@ -137,18 +150,18 @@ func TestUpdateKeepsThePlace(t *testing.T) {
 func TestReplacingAllBeginsANewRound(t *testing.T) {
 	b := startingAt(2, 1, 2, 3)
 	require.Equal(t, []byte{3}, picks(b, 1))
-	b.Update(Config{Backends: addrs(4, 5, 6)})
+	b.Update(Config{Backends: alike(4, 5, 6)})
 	require.Equal(t, []byte{6, 4, 5}, picks(b, 3))
 	b.Update(Config{})
-	b.Update(Config{Backends: addrs(4, 5, 6)})
+	b.Update(Config{Backends: alike(4, 5, 6)})
 	require.Equal(t, []byte{6, 4, 5}, picks(b, 3))
 }
 
 func TestNewStartsAtRandom(t *testing.T) {
 	seen := map[byte]bool{}
 	for range 200 { // missing one of four by chance: 4*(3/4)^200
-		b := New()
-		b.Update(Config{Backends: addrs(1, 2, 3, 4)})
+		b := New(nil)
+		b.Update(Config{Backends: alike(1, 2, 3, 4)})
 		seen[picks(b, 1)[0]] = true
 	}
 	require.Len(t, seen, 4)
@@ -199,10 +212,10 @@ func TestDeadBackendsLoadIsSharedEvenly(t *testing.T) {
 							return
 						}
 						if !dead[last(backend)] {
-							b.Report(anyone, backend, nil)
+							b.Report(anyone, backend, 0, nil)
 							return
 						}
-						b.Report(anyone, backend, errRefused)
+						b.Report(anyone, backend, 0, errRefused)
 						tried = append(tried, backend)
 					}
 				}

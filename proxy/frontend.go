@@ -95,16 +95,31 @@ func (f *frontend) update(port *config.ServicePort, node config.Node, log *logru
 		f.behind.Affinity = port.Affinity
 		f.balancer.Update(f.behind)
 	} else {
-		f.apply(balancer.Config{Backends: usable, Affinity: port.Affinity}, log)
+		f.apply(f.config(port, usable), log)
 	}
 	return f.drops != before
+}
+
+// config is what the balancer is to know of a port with these usable endpoints.
+func (f *frontend) config(port *config.ServicePort, usable []netip.AddrPort) balancer.Config {
+	c := balancer.Config{
+		Backends: make([]balancer.Backend, len(usable)),
+		Affinity: port.Affinity,
+		Probe:    f.key.name.Protocol != config.UDP,
+	}
+	for i, addr := range usable {
+		c.Backends[i] = balancer.Backend{Addr: addr, Weight: 1}
+	}
+	return c
 }
 
 // settle follows a successful sync: what is dropped by now has no use for backends.
 func (f *frontend) settle(log *logrus.Entry) {
 	f.dropped = f.asked
 	if f.dropped && f.drops && f.open {
-		f.apply(balancer.Config{Affinity: f.behind.Affinity}, log)
+		empty := f.behind
+		empty.Backends = nil
+		f.apply(empty, log)
 	}
 }
 
@@ -112,8 +127,11 @@ func (f *frontend) apply(behind balancer.Config, log *logrus.Entry) {
 	if f.key.pool == config.LocalPool {
 		f.behind = behind
 	}
-	usable := behind.Backends
 	f.balancer.Update(behind)
+	usable := make([]netip.AddrPort, len(behind.Backends))
+	for i, b := range behind.Backends {
+		usable[i] = b.Addr
+	}
 	for _, l := range f.listeners {
 		if udp, ok := l.(*relay.UDPListener); ok {
 			udp.Retain(usable)

@@ -128,7 +128,7 @@ func (p *Proxier) open(key frontendKey, port *config.ServicePort, vips []vip) er
 		}
 		f.broken = err
 	}
-	b := balancer.New()
+	b := balancer.New(nil)
 	if exists {
 		p.discard(f)
 		b = f.balancer
@@ -189,6 +189,7 @@ func (p *Proxier) closeStale(plan *plan) {
 			continue
 		}
 		p.discard(f)
+		f.balancer.Close()
 		p.log.WithFields(key.fields()).WithField("port", f.port).Info("frontend closed")
 	}
 }

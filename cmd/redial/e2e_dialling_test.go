@@ -29,8 +29,10 @@ func TestNoConnectionFailsWhileOneBackendWorks(t *testing.T) {
 		front := r.await("all connections accounted for", func(s *status) bool { return s.front("web").Stats.Active == 0 }).front("web")
 		assert.EqualValues(t, 2000, front.Stats.Connected)
 		assert.Zero(t, front.Stats.Failed+front.Stats.NoBackend+front.Stats.Abandoned)
-		// Two thirds of the turns go to backends that do not answer; how many connections that are depends on who retries when.
-		assert.Greater(t, front.Stats.Retried, uint64(500), "connections that needed another backend")
+		// Two thirds of the turns would go to backends that do not answer. What is sent there before they are ejected, and to
+		// see whether they are back, needs another backend; the rest does not get that far.
+		assert.Positive(t, front.Stats.Retried, "connections that needed another backend")
+		assert.Less(t, front.Stats.Retried, uint64(500), "connections that needed another backend")
 	})
 }
 

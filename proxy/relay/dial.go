@@ -202,8 +202,9 @@ func (c *conn) connected() {
 	c.state, c.held = relaying, true
 	c.started = c.loop.now
 	c.client.room = true
+	took := c.loop.now - s.began
 	c.loop.endSearch(c)
-	c.listener.balancer.Report(c.clientIP, c.to, nil)
+	c.listener.balancer.Report(c.clientIP, c.to, took, nil)
 	c.loop.wheel.set(&c.timer, c.loop.now+lastingFor(&c.listener.relay.cfg))
 	c.work()
 }
@@ -229,7 +230,7 @@ func (c *conn) giveUp(err error) {
 	c.abort()
 	c.listener.log.WithField("client", c.clientIP).WithError(err).Debug("connection not relayed")
 	if asked {
-		c.listener.balancer.Report(c.clientIP, c.to, context.Canceled)
+		c.listener.balancer.Report(c.clientIP, c.to, 0, context.Canceled)
 	}
 }
 
@@ -244,7 +245,7 @@ func (s *search) verdict() error {
 // report tells the balancer how the attempt has ended, once.
 func (c *conn) report(err error) {
 	c.search.asked = false
-	c.listener.balancer.Report(c.clientIP, c.to, err)
+	c.listener.balancer.Report(c.clientIP, c.to, c.loop.now-c.search.began, err)
 }
 
 // wake sets the timer of the search, within its budget.

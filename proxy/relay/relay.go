@@ -20,9 +20,11 @@ import (
 type Balancer interface {
 	// Pick returns a backend that is not in tried; false means that there is none.
 	Pick(client netip.Addr, tried []netip.AddrPort) (netip.AddrPort, bool)
-	// Report tells how a dial to a picked backend ended: nil means connected; context.Canceled that it was given up for
-	// reasons that say nothing about the backend. A UDP backend that refuses later is reported again, with the error.
-	Report(client netip.Addr, backend netip.AddrPort, err error)
+	// Report tells how a dial to a picked backend ended, and how long it took (zero: unknown): nil means connected;
+	// context.Canceled that it was given up for reasons that say nothing about the backend.
+	Report(client netip.Addr, backend netip.AddrPort, took time.Duration, err error)
+	// Fail tells that a connection that was reported as connected leads nowhere after all. It still has to be released.
+	Fail(client netip.Addr, backend netip.AddrPort, err error)
 	// Release tells that a connection reported as connected has ended.
 	Release(backend netip.AddrPort)
 }

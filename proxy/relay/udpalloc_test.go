@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/netip"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -16,8 +17,9 @@ type one netip.AddrPort
 func (o one) Pick(_ netip.Addr, tried []netip.AddrPort) (netip.AddrPort, bool) {
 	return netip.AddrPort(o), len(tried) == 0
 }
-func (one) Report(netip.Addr, netip.AddrPort, error) {}
-func (one) Release(netip.AddrPort)                   {}
+func (one) Report(netip.Addr, netip.AddrPort, time.Duration, error) {}
+func (one) Fail(netip.Addr, netip.AddrPort, error)                  {}
+func (one) Release(netip.AddrPort)                                  {}
 
 // A datagram there and one back, on a session that exists, allocate nothing. Both peers are bare sockets, which do not
 // allocate either.

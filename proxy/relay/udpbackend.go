@@ -21,7 +21,7 @@ func (s *udpSession) dial(tried []netip.AddrPort) (fd int, backend netip.AddrPor
 		if err != nil && (isShortage(err) || errors.Is(err, unix.EADDRNOTAVAIL) || errors.Is(err, unix.EAGAIN)) {
 			// Ours, not the backend's: one idle session less, and it is asked for again.
 			l.relay.complain(err, "cannot open UDP sessions, ending idle ones")
-			l.balancer.Report(s.clientIP, backend, context.Canceled)
+			l.balancer.Report(s.clientIP, backend, 0, context.Canceled)
 			_, oldest, found := l.sessions.GetOldest()
 			if !found || oldest == s {
 				return -1, netip.AddrPort{}, false
@@ -29,7 +29,7 @@ func (s *udpSession) dial(tried []netip.AddrPort) (fd int, backend netip.AddrPor
 			l.evict()
 			continue
 		}
-		l.balancer.Report(s.clientIP, backend, err)
+		l.balancer.Report(s.clientIP, backend, 0, err)
 		if err == nil {
 			return fd, backend, true
 		}
@@ -61,7 +61,7 @@ func (s *udpSession) move(data []byte, why error) {
 	for refuser := s.backend; ; refuser = s.backend {
 		if !slices.Contains(s.refusers, refuser) {
 			s.refusers = append(s.refusers, refuser)
-			l.balancer.Report(s.clientIP, refuser, why)
+			l.balancer.Fail(s.clientIP, refuser, why)
 			l.shun(refuser)
 			if s.fd < 0 {
 				return // the session has been ended with others of that backend

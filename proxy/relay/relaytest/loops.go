@@ -132,8 +132,8 @@ type faulty struct {
 	report, release bool
 }
 
-func (f *faulty) Report(client netip.Addr, a netip.AddrPort, err error) {
-	f.balancer.Report(client, a, err)
+func (f *faulty) Report(client netip.Addr, a netip.AddrPort, took time.Duration, err error) {
+	f.balancer.Report(client, a, took, err)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.report {

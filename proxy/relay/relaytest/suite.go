@@ -141,7 +141,7 @@ func (b *balancer) Pick(_ netip.Addr, tried []netip.AddrPort) (netip.AddrPort, b
 	return netip.AddrPort{}, false
 }
 
-func (b *balancer) Report(_ netip.Addr, a netip.AddrPort, err error) {
+func (b *balancer) Report(_ netip.Addr, a netip.AddrPort, _ time.Duration, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.open--; b.open < 0 {
@@ -155,6 +155,15 @@ func (b *balancer) Report(_ netip.Addr, a netip.AddrPort, err error) {
 		return
 	}
 	b.active[a]++
+}
+
+func (b *balancer) Fail(_ netip.Addr, a netip.AddrPort, _ error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.active[a] <= 0 {
+		b.misuse = errors.New("Fail without Report")
+	}
+	b.failed = append(b.failed, a)
 }
 
 func (b *balancer) Release(a netip.AddrPort) {

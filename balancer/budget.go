@@ -1,0 +1,61 @@
+package balancer
+
+import (
+	"sync/atomic"
+	"time"
+)
+
+// budget is the dials beyond the first of a connection that a dead Service may have: one for every five connections, or
+// ten a second if that is more. In units of which a retry costs five.
+type budget struct {
+	units  atomic.Int64
+	filled atomic.Int64 // time.Duration by Balancer.now up to which the units of the seconds have been added
+}
+
+const (
+	retryCost   = 5
+	unitsPerSec = 10 * retryCost
+	maxUnits    = unitsPerSec
+	unitTime    = time.Second / unitsPerSec
+)
+
+// earn adds the unit of a connection.
+func (b *budget) earn() { b.add(1) }
+
+// spend takes a retry's cost out, if there is as much.
+func (b *budget) spend(now time.Duration) bool {
+	filled := b.filled.Load()
+	if n := (int64(now) - filled) / int64(unitTime); n > 0 && b.filled.CompareAndSwap(filled, filled+n*int64(unitTime)) {
+		b.add(n)
+	}
+	for {
+		n := b.units.Load()
+		if n < retryCost {
+			return false
+		}
+		if b.units.CompareAndSwap(n, n-retryCost) {
+			return true
+		}
+	}
+}
+
+func (b *budget) add(units int64) {
+	for {
+		n := b.units.Load()
+		if n >= maxUnits || b.units.CompareAndSwap(n, min(n+units, maxUnits)) {
+			return
+		}
+	}
+}
+
+// Retry reports whether a connection may be dialled again after a failed dial. It is true as long as one backend is not
+// ejected, so no connection fails for it that another dial to such a backend would save. When all are, it is a token of
+// the budget.
+func (b *Balancer) Retry() bool {
+	for _, be := range b.view.Load().eligible {
+		if !be.ejection.Load().out() {
+			return true
+		}
+	}
+	return b.retries.spend(b.now())
+}

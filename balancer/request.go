@@ -1,0 +1,64 @@
+package balancer
+
+import (
+	"net/netip"
+	"slices"
+)
+
+// request is one pick as schedulers see it. It goes to them by value, since what a pointer handed to an interface
+// points to is allocated; within a function, pointers cost nothing.
+type request struct {
+	client      netip.Addr // this and the next may be invalid
+	destination netip.Addr
+	tried       []netip.AddrPort
+	view        *view
+	balancer    *Balancer
+}
+
+// takes reports whether the connection may go to be: not tried, not at its limit, not ejected. It changes nothing: what
+// it saw may be over by the time of the claim.
+func (r *request) takes(be *backend) bool {
+	return r.wants(be) && !r.out(be)
+}
+
+// wants is takes without regard to ejection.
+func (r *request) wants(be *backend) bool {
+	return be.load.free(r.view.limit) && !slices.Contains(r.tried, be.addr)
+}
+
+// any reports whether the connection may go to one of backends.
+func (r *request) any(backends []*backend) bool {
+	for _, be := range backends {
+		if r.takes(be) {
+			return true
+		}
+	}
+	return false
+}
+
+// claim counts the pick as in flight on be. False means that be was filled, ejected or put to the test in the meantime.
+func (r *request) claim(be *backend) bool {
+	return be.load.reserve(r.view.limit) && r.begin(be)
+}
+
+// claimIf is claim, provided that be's load is still the one seen.
+func (r *request) claimIf(be *backend, seen reading) bool {
+	return be.load.reserveIf(seen, r.view.limit) && r.begin(be)
+}
+
+// leastBad claims the backend whose last failure is the longest ago, when all that r wants are ejected. An ejection only
+// ever puts a backend last: if all are out, the verdict may be wrong or out of date, and a refusal by the balancer would
+// be an outage of its own making.
+func (r *request) leastBad() *backend {
+	for {
+		var best *backend
+		for _, be := range r.view.eligible {
+			if r.wants(be) && (best == nil || be.failedBefore(best)) {
+				best = be
+			}
+		}
+		if best == nil || best.load.reserve(r.view.limit) {
+			return best
+		}
+	}
+}
