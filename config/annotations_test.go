@@ -128,7 +128,7 @@ func TestUnknownAnnotations(t *testing.T) {
 	for given, want := range map[string]string{
 		"schedular":                   "did you mean redial/scheduler?",
 		"weight":                      "did you mean redial/weights?",
-		"max-conns":                   "did you mean redial/max-connections?",
+		"max-conections":              "did you mean redial/max-connections?",
 		"max-connection-per-backend":  "did you mean redial/max-connections-per-backend?",
 		"x":                           "known are redial/scheduler, redial/weights, redial/dial-timeout, ",
 		"":                            `annotation "redial/" on a Service is not known`,
