@@ -144,6 +144,17 @@ func TestUnknownAnnotations(t *testing.T) {
 		Problem{"", ReasonUnknownAnnotation, "redial/c"})
 }
 
+func TestNearest(t *testing.T) {
+	names := []string{"max-entries", "max-retries", "min-entries"}
+	require.Equal(t, "max-retries", nearest("max-retrys", names))
+	require.Equal(t, "max-retries", nearest("max-retries", names))
+	require.Empty(t, nearest("hedge", names))
+	require.Empty(t, nearest("", names))
+	require.Equal(t, 3, distance("kitten", "sitting"))
+	require.Equal(t, 4, distance("", "four"))
+	require.Equal(t, 4, distance("four", ""))
+}
+
 // Annotations for one protocol are wrong only where no port has it.
 func TestUnusedAnnotations(t *testing.T) {
 	udp := func(s *v1.Service) { s.Spec.Ports[0].Protocol = v1.ProtocolUDP }

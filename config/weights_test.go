@@ -111,6 +111,7 @@ func TestWeights(t *testing.T) {
 			weighed("web-2", "2", "10.1.0.2"), weighed("web-3", "3", "10.1.0.3")}, []int{0, 2, 3}, []Problem{{"", ReasonUnusedAnnotation, "the scheduler rr"}}},
 		{"nothing to weigh", []string{"scheduler=rr"}, three("5"), []int{5, 5, 5}, nil},
 		{"quiescing is not weighing", []string{"scheduler=rr", "weights=web-0=0"}, three("5"), []int{0, 5, 5}, nil},
+		{"quiescing the last is not either", []string{"scheduler=rr", "weights=web-2=0"}, three("5"), []int{5, 5, 0}, nil},
 		{"a scheduler that weighs", []string{"scheduler=wrr", "weights=web-0=0,web-1=9"}, three(""), []int{0, 9, 1}, nil},
 		{"no scheduler named", []string{"weights=web-1=9"}, three(""), []int{1, 9, 1}, nil},
 	} {
