@@ -7,7 +7,8 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 )
 
-// refusedReasons are those of problems for which an API server would have refused the object.
+// refusedReasons are those of problems for which an API server would have refused the object. Annotations are free text to
+// it: a wrong one must not hold back what is right in the object, in a directory no more than in a cluster.
 var refusedReasons = []string{
 	ReasonInvalidAddress, ReasonInvalidPort, ReasonDuplicatePort, ReasonInvalidNodePort, ReasonInvalidField,
 	ReasonInvalidAffinity, ReasonInvalidSourceRange, ReasonInvalidEndpoint, ReasonInvalidEndpointSet,

@@ -7,6 +7,9 @@
 // every node alike: traffic policies, source ranges, topology hints. What it means for this one ([Node], which the Tracker
 // passes on) is decided by the pure function [Usable]: which endpoints may take traffic of which kind.
 //
+// What the API has no field for, the owner of a Service asks for by annotations that begin with redial/. They become
+// [Settings], and weights of endpoints.
+//
 //	t := config.NewTracker(config.Options{})
 //	t.SetService(svc)
 //	t.SetSlice(slice)

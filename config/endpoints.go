@@ -25,7 +25,8 @@ func translateEndpoints(e *v1.Endpoints) *endpointSet {
 			for j, ea := range addresses {
 				a, ok := c.addr(func() string { return fmt.Sprintf("%s.%s[%d].ip", at, list, j) }, ea.IP)
 				if ok {
-					part.targets = append(part.targets, target{addr: a, ready: ready, serving: ready, node: intern(deref(ea.NodeName))})
+					part.targets = append(part.targets, target{addr: a, ready: ready, serving: ready, node: intern(deref(ea.NodeName)),
+						pod: podOf(ea.TargetRef, ea.Hostname)})
 				}
 			}
 		}
@@ -33,6 +34,7 @@ func translateEndpoints(e *v1.Endpoints) *endpointSet {
 		add("notReadyAddresses", subset.NotReadyAddresses, false)
 		set.parts = append(set.parts, part)
 	}
+	set.weight = c.ownWeight("Endpoints", e.Annotations)
 	set.problems = c.done()
 	return set
 }

@@ -28,7 +28,9 @@ func seedObjects(t require.TestingT) [][]byte {
 		s.Status.LoadBalancer.Ingress = []v1.LoadBalancerIngress{{IP: "198.51.100.1"}, {IP: "x", IPMode: ptr(v1.LoadBalancerIPModeProxy)},
 			{IP: "192.0.2.1"}}
 		s.Spec.LoadBalancerSourceRanges = []string{"10.0.0.1/8", " ::ffff:10.0.0.0/100", "2001:db8::/32", "10.0.0.0"}
-		s.Annotations = map[string]string{v1.AnnotationLoadBalancerSourceRangesKey: "192.0.2.0/24,"}
+		annotated("scheduler=mh", "weights=10.1.0.1=5,web-0=0", "hedge=off", "udp-timeout=5s", "max-queue=0", "drain-timeout=0s",
+			"proxy-protocol=v3", "schedular=rr", "max-connections=100", "idle-timeout=1h30m")(s)
+		s.Annotations[v1.AnnotationLoadBalancerSourceRangesKey] = "192.0.2.0/24,"
 		s.Labels = map[string]string{"app": "web"}
 		s.Spec.InternalTrafficPolicy = ptr(v1.ServiceInternalTrafficPolicyLocal)
 		s.Spec.ExternalTrafficPolicy = v1.ServiceExternalTrafficPolicyLocal
@@ -40,9 +42,12 @@ func seedObjects(t require.TestingT) [][]byte {
 	slice.Endpoints[0].NodeName = ptr("node-a")
 	slice.Endpoints[1].Hints = &discoveryv1.EndpointHints{ForZones: []discoveryv1.ForZone{{Name: "b"}, {Name: "a,b"}, {Name: "a"}},
 		ForNodes: []discoveryv1.ForNode{{Name: "node-a"}}}
-	slice.Annotations = map[string]string{v1.EndpointsLastChangeTriggerTime: "2026-01-02T03:04:05.6Z"}
+	slice.Endpoints[2].TargetRef = &v1.ObjectReference{Kind: "Pod", Name: "web-0"}
+	slice.Endpoints[1].Hostname = ptr("web-0")
+	slice.Annotations = map[string]string{annotationWeight: "3", v1.EndpointsLastChangeTriggerTime: "2026-01-02T03:04:05.6Z"}
 	node := newNode(func(n *v1.Node) { n.Spec.Taints = []v1.Taint{{Key: taintLeaving}} })
 	endpoints := newEndpoints(subset([]string{"10.1.0.1", "fd00::1"}, []string{"x"}, v1.EndpointPort{Name: "http", Port: 8080}))
+	endpoints.Annotations = map[string]string{annotationWeight: "0"}
 	var out [][]byte
 	for _, v := range []any{svc, slice, endpoints, node} {
 		raw, err := json.Marshal(v)
@@ -82,7 +87,7 @@ func TestTranslateMutations(t *testing.T) {
 
 var hostile = []any{nil, "", "None", "10.0.0.1", "fd00::1", "::ffff:10.0.0.1", "0.0.0.0", "255.255.255.255", "::", "fe80::1", "ff02::1",
 	"10.0.0.0/8", "10.0.0.9/8", "::/0", "0.0.0.0/0", "::ffff:0:0/96", "::ffff:0:0/95", " 10.0.0.0/8 ", "10.0.0.0/33", "Local", "Cluster", "a", "a,b", "node-a",
-	"IPv4", "IPv6", "FQDN", "TCP", "UDP", "ClientIP", "NodePort", "LoadBalancer", "ExternalName", "http", "dns", "2026-01-02T03:04:05Z", "\x00\n", 0.0, 1.0, 80.0, 65536.0, -1.0,
+	"IPv4", "IPv6", "FQDN", "TCP", "UDP", "ClientIP", "NodePort", "LoadBalancer", "ExternalName", "http", "dns", "off", "0s", "-5s", "100h", "10.1.0.1=2", "web-0=9, a", "2026-01-02T03:04:05Z", "\x00\n", 0.0, 1.0, 80.0, 65536.0, -1.0,
 	2147483647.0, true, false, []any{}, map[string]any{}}
 
 // mutate replaces, removes or repeats something within v.

@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	v1 "k8s.io/api/core/v1"
@@ -146,12 +147,15 @@ func requireSound(t *testing.T, svc *Service) {
 		require.Equal(t, svc.Ports[0].InternalLocal, p.InternalLocal)
 		require.Equal(t, svc.Ports[0].ExternalLocal, p.ExternalLocal)
 		requireSoundRanges(t, svc.IPFamilies, p)
+		require.Same(t, svc.Ports[0].Settings, p.Settings, "ports share the settings")
+		requireSoundSettings(t, p.Settings)
 		require.True(t, p.Affinity == 0 || p.Affinity >= 1e9 && p.Affinity <= 86400e9)
 		for i, e := range p.Endpoints {
 			a := e.Addr.Addr()
 			require.True(t, e.Addr.IsValid() && e.Addr.Port() != 0 && a == a.Unmap() && a.Zone() == "", "%v", e)
 			require.False(t, a.IsUnspecified() || a.IsMulticast() || a.IsLinkLocalUnicast(), "%v", a)
 			require.Contains(t, svc.IPFamilies, FamilyOf(a))
+			require.NotEqual(t, SetTo[uint16](1), e.Weight, "a weight has one spelling")
 			for _, names := range []Names{e.ForZones, e.ForNodes} {
 				require.Equal(t, names, NamesOf(strings.Split(string(names), ",")...))
 			}
@@ -181,6 +185,32 @@ func requireSoundRanges(t *testing.T, families []Family, p ServicePort) {
 	}
 	for _, a := range p.LoadBalancerIPs {
 		require.NotContains(t, p.ExternalIPs, a)
+	}
+}
+
+// requireSoundSettings checks that nobody who applies settings has to check them again.
+func requireSoundSettings(t *testing.T, s *Settings) {
+	t.Helper()
+	if s == nil {
+		return
+	}
+	require.NotEqual(t, Settings{}, *s, "nothing asked for has one spelling")
+	require.Contains(t, append([]string{""}, Schedulers...), s.Scheduler)
+	require.LessOrEqual(t, s.ProxyProtocol, uint8(2))
+	const month = 720 * time.Hour
+	for _, d := range []Setting[time.Duration]{s.DialTimeout, s.UDPTimeout, s.QueueTimeout} {
+		require.True(t, d.Or(1) > 0 && d.Or(1) <= 24*time.Hour, "%v", d)
+	}
+	for _, d := range []Setting[time.Duration]{s.Hedge, s.IdleTimeout, s.MaxConnectionAge, s.DrainTimeout} {
+		require.True(t, d.Or(0) >= 0 && d.Or(0) <= month, "%v", d)
+	}
+	for _, n := range []Setting[int32]{s.MaxRetries, s.MaxConnections, s.MaxPerBackend, s.MaxQueue} {
+		require.True(t, n.Or(0) >= 0 && n.Or(0) <= 1e9, "%v", n)
+	}
+	if s.Weights != "" {
+		again, err := parseWeights(string(s.Weights))
+		require.NoError(t, err)
+		require.Equal(t, s.Weights, again, "weights are in one spelling")
 	}
 }
 

@@ -17,15 +17,23 @@ func merge(svc *Service, sets []*endpointSet) *Service {
 	if len(svc.Ports) > 0 {
 		out.Ports = slices.Clone(svc.Ports)
 		var strangers map[netip.Addr]struct{}
+		asked := out.Ports[0].Settings.Value()
+		weights := asked.Weights.weighting()
+		unequal := false
 		for i := range out.Ports {
 			port := &out.Ports[i]
 			var matched bool
-			port.Endpoints, matched = portEndpoints(port.Name, sets, svc.IPFamilies, &strangers)
+			port.Endpoints, matched = portEndpoints(port.Name, sets, svc.IPFamilies, weights, &strangers)
+			unequal = unequal || differ(port.Endpoints)
 			if !matched && hasTargets(sets) {
 				p.addPort(port.Name.Port, ReasonPortNameMismatch,
 					"no endpoint port is named %q with protocol %s; the Service has %s, its endpoints have %s: name them alike",
 					port.Name.Port, port.Name.Protocol, portNames(servicePortKeys(out.Ports)), portNames(endpointPortKeys(sets)))
 			}
+		}
+		if unequal && slices.Contains(unweighted, asked.Scheduler) {
+			p.add(ReasonUnusedAnnotation, "endpoints have weights that differ, and to the scheduler %s in the annotation all but 0 are "+
+				"alike: choose one that weighs them, such as wrr or wlc", asked.Scheduler)
 		}
 		if len(strangers) > 0 {
 			first := slices.MinFunc(slices.Collect(maps.Keys(strangers)), netip.Addr.Compare)
@@ -47,7 +55,7 @@ func merge(svc *Service, sets []*endpointSet) *Service {
 
 // portEndpoints returns the endpoints of one Service port, sorted by address, and whether any set with targets names the
 // port. Ports match by name and protocol alone (the number is the endpoint's own business, targetPort the controller's).
-func portEndpoints(name ServicePortName, sets []*endpointSet, families []Family, strangers *map[netip.Addr]struct{}) ([]Endpoint, bool) {
+func portEndpoints(name ServicePortName, sets []*endpointSet, families []Family, weights weighting, strangers *map[netip.Addr]struct{}) ([]Endpoint, bool) {
 	var out []Endpoint
 	matched := false
 	for _, s := range sets {
@@ -73,7 +81,7 @@ func portEndpoints(name ServicePortName, sets []*endpointSet, families []Family,
 						continue
 					}
 					out = append(out, Endpoint{Addr: netip.AddrPortFrom(t.addr, ep.number),
-						Ready: t.ready, Serving: t.serving, Terminating: t.terminating, NodeName: t.node,
+						Ready: t.ready, Serving: t.serving, Terminating: t.terminating, Weight: weights.of(t, s.weight), NodeName: t.node,
 						ForZones: t.zones, ForNodes: t.nodes})
 				}
 			}
@@ -100,11 +108,28 @@ func compareEndpoints(a, b Endpoint) int {
 		trueFirst(a.NodeName != "", b.NodeName != ""),
 		trueFirst(a.ForNodes != "", b.ForNodes != ""),
 		trueFirst(a.ForZones != "", b.ForZones != ""),
+		// So is one with a weight. Of two the greater counts, as one slice must not talk down another.
+		trueFirst(a.Weight.IsSet(), b.Weight.IsSet()),
+		cmp.Compare(b.Weight.Or(1), a.Weight.Or(1)),
 		// After that, only determinism matters.
 		cmp.Compare(a.NodeName, b.NodeName),
 		cmp.Compare(a.ForNodes, b.ForNodes),
 		cmp.Compare(a.ForZones, b.ForZones),
 	)
+}
+
+// differ reports whether weights are more than a choice of which endpoints to use at all.
+func differ(eps []Endpoint) bool {
+	var first uint16
+	for _, e := range eps {
+		switch w := e.Weight.Or(1); {
+		case first == 0:
+			first = w
+		case w != 0 && w != first:
+			return true
+		}
+	}
+	return false
 }
 
 func trueFirst(a, b bool) int {

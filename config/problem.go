@@ -32,6 +32,12 @@ const (
 	ReasonInvalidEndpoint = "InvalidEndpoint"
 	// ReasonInvalidEndpointSet is a field of a whole EndpointSlice or Endpoints that cannot be used.
 	ReasonInvalidEndpointSet = "InvalidEndpointSlice"
+	// ReasonInvalidAnnotation is an annotation for this proxy with a value that it cannot have; it counts as missing.
+	ReasonInvalidAnnotation = "InvalidAnnotation"
+	// ReasonUnknownAnnotation is an annotation that is for this proxy by its prefix, and that it does not know.
+	ReasonUnknownAnnotation = "UnknownAnnotation"
+	// ReasonUnusedAnnotation is an annotation that changes nothing, as it fits nothing else of the Service.
+	ReasonUnusedAnnotation = "UnusedAnnotation"
 	// ReasonPortNameMismatch is a Service port that no endpoint port matches although there are endpoints.
 	ReasonPortNameMismatch = "EndpointPortMismatch"
 )

@@ -43,6 +43,10 @@ func universe() []event {
 			func(s *v1.Service) { loadBalancer(s, "10.0.0.0/8") },
 			func(s *v1.Service) { loadBalancer(s, "x") },
 			func(s *v1.Service) { s.Labels = map[string]string{labelServiceProxyName: "x"} },
+			annotated("scheduler=wrr"),
+			annotated("scheduler=lc", "weights=10.1.0.1=7,web-1=0"),
+			annotated("weights=10.1.0.1=7,web-0=0"),
+			annotated("weights=x", "hedge=off", "huge=off"),
 		} {
 			svc := newService(change)
 			svc.Name = name
@@ -71,6 +75,12 @@ func universe() []event {
 				s.Endpoints[1].Hints = &discoveryv1.EndpointHints{ForZones: []discoveryv1.ForZone{{Name: fmt.Sprint("zone-", version)}}}
 				if version == 1 {
 					s.Endpoints[0].Hints = s.Endpoints[1].Hints
+				}
+				switch i {
+				case 1:
+					s.Annotations[annotationWeight] = fmt.Sprint(version * 3)
+				case 2:
+					s.Endpoints[1].TargetRef = &v1.ObjectReference{Kind: "Pod", Name: fmt.Sprint("web-", version)}
 				}
 				if version == 2 {
 					s.Ports[0].Name = ptr("web")

@@ -110,7 +110,7 @@ func (s *Service) equal(o *Service) bool {
 	return s.Name == o.Name && s.Created.Equal(o.Created) && s.Skipped == o.Skipped &&
 		s.HealthCheckNodePort == o.HealthCheckNodePort &&
 		slices.EqualFunc(s.Ports, o.Ports, func(a, b ServicePort) bool {
-			return a.SameFrontend(b) && a.Affinity == b.Affinity && slices.Equal(a.Endpoints, b.Endpoints)
+			return a.SameFrontend(b) && a.Affinity == b.Affinity && a.Settings.equal(b.Settings) && slices.Equal(a.Endpoints, b.Endpoints)
 		}) &&
 		slices.Equal(s.Problems, o.Problems) && slices.Equal(s.IPFamilies, o.IPFamilies)
 }
@@ -148,12 +148,14 @@ type ServicePort struct {
 	InternalLocal, ExternalLocal bool
 	// Affinity is how long a client address stays with its backend after its last connection; 0 means no affinity.
 	Affinity time.Duration
+	// Settings are what the Service asks for by annotations, shared by its ports; nil means that it asks for nothing.
+	Settings *Settings
 	// Endpoints of this port in both families, sorted by address, ready or not.
 	Endpoints []Endpoint
 }
 
 // SameFrontend reports whether p and o want the same listeners and rules: whether they differ, if at all, only in what
-// is behind the frontend (endpoints, affinity).
+// is behind the frontend (endpoints, affinity, settings).
 func (p ServicePort) SameFrontend(o ServicePort) bool {
 	return p.Name == o.Name && p.Port == o.Port && p.NodePort == o.NodePort &&
 		slices.Equal(p.NodePortFamilies, o.NodePortFamilies) &&
@@ -170,6 +172,9 @@ type Endpoint struct {
 	// Ready, Serving and Terminating are the EndpointSlice conditions with the API's defaults applied: nil ready and
 	// nil serving mean true, nil terminating means false (KEP-1672).
 	Ready, Serving, Terminating bool
+	// Weight is how much of the traffic the endpoint should get, beside the others; not set means 1, and set it is not 1. 0
+	// means that it should get none while another one can. Whether a scheduler has use for it is its own business.
+	Weight Setting[uint16]
 	// NodeName is the node the endpoint runs on; empty when unknown.
 	NodeName string
 	// ForZones and ForNodes are the topology hints: the zones and nodes whose clients the endpoint is meant for. Empty

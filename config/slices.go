@@ -18,6 +18,8 @@ type endpointSet struct {
 	// triggered is when the change happened that led to this set; zero when that is unknown, or has been handed out. Sets
 	// are equal whatever it is.
 	triggered time.Time
+	// weight is that of all targets which the Service gives none.
+	weight Setting[uint16]
 }
 
 // endpointPart is a set of targets that all have the same ports: a slice is one, an Endpoints object is one per subset.
@@ -37,6 +39,7 @@ type endpointPort struct {
 type target struct {
 	addr                        netip.Addr
 	ready, serving, terminating bool
+	pod                         podHash
 	node                        string
 	zones, nodes                Names
 }
@@ -44,7 +47,7 @@ type target struct {
 func (s *endpointSet) equal(o *endpointSet) bool {
 	return slices.EqualFunc(s.parts, o.parts, func(a, b endpointPart) bool {
 		return slices.Equal(a.ports, b.ports) && slices.Equal(a.targets, b.targets)
-	}) && slices.Equal(s.problems, o.problems)
+	}) && s.weight == o.weight && slices.Equal(s.problems, o.problems)
 }
 
 // translateSlice turns an EndpointSlice into values. Like translate it is total.
@@ -85,12 +88,14 @@ func translateSlice(slice *discoveryv1.EndpointSlice) *endpointSet {
 			ready:       e.Conditions.Ready == nil || *e.Conditions.Ready,
 			serving:     e.Conditions.Serving == nil || *e.Conditions.Serving,
 			terminating: e.Conditions.Terminating != nil && *e.Conditions.Terminating,
+			pod:         podOf(e.TargetRef, deref(e.Hostname)),
 			node:        intern(deref(e.NodeName)),
 			zones:       namesOf(hints.ForZones, func(z discoveryv1.ForZone) string { return z.Name }),
 			nodes:       namesOf(hints.ForNodes, func(n discoveryv1.ForNode) string { return n.Name }),
 		})
 	}
-	return &endpointSet{parts: []endpointPart{part}, problems: c.done(), triggered: triggered(slice.Annotations)}
+	weight := c.ownWeight("an EndpointSlice", slice.Annotations)
+	return &endpointSet{parts: []endpointPart{part}, problems: c.done(), triggered: triggered(slice.Annotations), weight: weight}
 }
 
 func namesOf[T any](hints []T, name func(T) string) Names {

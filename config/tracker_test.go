@@ -5,6 +5,7 @@ import (
 	"reflect"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	v1 "k8s.io/api/core/v1"
@@ -122,7 +123,7 @@ func TestSignals(t *testing.T) {
 		},
 		"the same slice": func() {
 			s := newSlice("web-1", "10.1.0.1")
-			s.ResourceVersion, s.Endpoints[0].Hostname = "78", ptr("h")
+			s.ResourceVersion, s.Endpoints[0].Zone = "78", ptr("z")
 			tr.SetSlice(s)
 		},
 		"endpoints of nobody": func() {
@@ -250,12 +251,13 @@ func TestValuesAreImmutable(t *testing.T) {
 // Every field of a Service counts when two are compared: a forgotten one would be a change that never arrives.
 func TestEqualComparesEveryField(t *testing.T) {
 	full := func() *Service {
-		return &Service{Ports: []ServicePort{{Endpoints: []Endpoint{{}}}}}
+		return &Service{Ports: []ServicePort{{Endpoints: []Endpoint{{}}, Settings: &Settings{}}}}
 	}
 	var mutations []func(*Service)
 	mutations = append(mutations, fieldMutations(func(s *Service) reflect.Value { return reflect.ValueOf(s).Elem() })...)
 	mutations = append(mutations, fieldMutations(func(s *Service) reflect.Value { return reflect.ValueOf(&s.Ports[0]).Elem() })...)
 	mutations = append(mutations, fieldMutations(func(s *Service) reflect.Value { return reflect.ValueOf(&s.Ports[0].Endpoints[0]).Elem() })...)
+	mutations = append(mutations, fieldMutations(func(s *Service) reflect.Value { return reflect.ValueOf(s.Ports[0].Settings).Elem() })...)
 	require.True(t, full().equal(full()))
 	for _, m := range mutations {
 		changed := full()
@@ -269,19 +271,31 @@ func TestEqualComparesEveryField(t *testing.T) {
 	nobody := full()
 	nobody.Ports[0].SourceRanges = []netip.Prefix{}
 	require.False(t, full().equal(nobody), "nobody is not everybody")
+	nothing := full()
+	nothing.Ports[0].Settings = nil
+	require.True(t, full().equal(nothing), "to ask for nothing is not to ask")
 }
 
 // fieldMutations changes one field each of the struct that get finds.
 func fieldMutations(get func(*Service) reflect.Value) []func(*Service) {
 	var out []func(*Service)
-	for i := range get(&Service{Ports: []ServicePort{{Endpoints: []Endpoint{{}}}}}).NumField() {
+	for i := range get(&Service{Ports: []ServicePort{{Endpoints: []Endpoint{{}}, Settings: &Settings{}}}}).NumField() {
 		out = append(out, func(s *Service) {
 			f := get(s).Field(i)
 			switch f.Kind() {
 			case reflect.Slice:
 				f.Set(reflect.Append(f, reflect.Zero(f.Type().Elem())))
+			case reflect.Pointer:
+				f.Set(reflect.New(f.Type().Elem()))
+				f.Elem().Field(0).SetString("x")
 			case reflect.Struct:
 				switch f.Addr().Interface().(type) {
+				case *Setting[time.Duration]:
+					f.Set(reflect.ValueOf(SetTo[time.Duration](0)))
+				case *Setting[int32]:
+					f.Set(reflect.ValueOf(SetTo[int32](0)))
+				case *Setting[uint16]:
+					f.Set(reflect.ValueOf(SetTo[uint16](0)))
 				case *ServiceName:
 					f.Set(reflect.ValueOf(ServiceName{"a", "b"}))
 				case *ServicePortName:
@@ -302,7 +316,7 @@ func fieldMutations(get func(*Service) reflect.Value) []func(*Service) {
 				f.SetBool(true)
 			case reflect.Int64:
 				f.SetInt(1)
-			case reflect.Uint16:
+			case reflect.Uint8, reflect.Uint16:
 				f.SetUint(1)
 			default:
 				panic("no other value for " + f.Type().String())

@@ -43,10 +43,12 @@ func translate(svc *v1.Service, opts Options) Service {
 		}
 	}
 	front.Affinity = affinity(svc.Spec, &p)
+	front.Settings = settings(svc.Annotations, &p)
 	front.InternalLocal, front.ExternalLocal = policies(svc.Spec, &p)
 	health := healthCheckNodePort(svc.Spec, front.ExternalLocal, &p)
 	if len(families) > 0 {
 		out.Ports = servicePorts(out.Name, svc.Spec, front, families, &p)
+		unusedAnnotations(svc.Annotations, out.Ports, &p)
 	}
 	if len(out.Ports) > 0 {
 		out.HealthCheckNodePort = health

@@ -181,7 +181,8 @@ func anyAddr(f config.Family) netip.Addr {
 	return netip.IPv6Unspecified()
 }
 
-// sameShape reports whether a and b want the same frontends: whether only endpoints and affinity changed, if anything.
+// sameShape reports whether a and b want the same frontends: whether only endpoints, affinity and settings changed, if
+// anything.
 func sameShape(a, b *config.Service) bool {
 	if a == nil || b == nil {
 		return (a == nil || len(a.Ports) == 0) && (b == nil || len(b.Ports) == 0)

@@ -119,10 +119,11 @@ func TestSameShape(t *testing.T) {
 	a := svc("web", "198.18.0.1")
 	same := svc("web", "198.18.0.1", func(p *config.ServicePort) {
 		p.Affinity = time.Hour
+		p.Settings = &config.Settings{Scheduler: "lc"}
 		p.Endpoints = []config.Endpoint{{Addr: netip.MustParseAddrPort("198.18.1.1:8080")}}
 	})
 	headless := &config.Service{Name: a.Name, Skipped: "headless"}
-	assert.True(t, sameShape(a, same), "endpoints and affinity need no sync")
+	assert.True(t, sameShape(a, same), "endpoints, affinity and settings need no sync")
 	assert.False(t, sameShape(a, svc("web", "198.18.0.2")))
 	assert.False(t, sameShape(a, svc("web", "198.18.0.1", nodePort(30000))))
 	assert.False(t, sameShape(a, nil))
