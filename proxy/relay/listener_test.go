@@ -21,8 +21,13 @@ func TestClosedListenerAcceptsNothing(t *testing.T) {
 	defer other.Close()
 	raw, err := other.(*net.TCPListener).SyscallConn()
 	require.NoError(t, err)
-	require.NoError(t, raw.Control(func(fd uintptr) { require.NoError(t, unix.Dup3(int(fd), number, unix.O_CLOEXEC)) }))
-	defer unix.Close(number)
+	require.NoError(t, raw.Control(func(fd uintptr) {
+		if int(fd) != number { // otherwise it has got the number by itself
+			err = unix.Dup3(int(fd), number, unix.O_CLOEXEC)
+			t.Cleanup(func() { unix.Close(number) })
+		}
+	}))
+	require.NoError(t, err)
 	client, err := net.Dial("tcp", other.Addr().String())
 	require.NoError(t, err)
 	defer client.Close()
