@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/sirupsen/logrus"
-	"golang.org/x/sys/unix"
 )
 
 // state is where a connection is in its life, see the package comment.
@@ -48,24 +47,6 @@ type conn struct {
 	broken     bool // either peer reset its connection or vanished
 	expired    bool // HalfCloseTimeout ended the connection
 }
-
-// end is one of the two sockets of a connection.
-type end struct {
-	conn    *conn
-	fd      int   // -1: none
-	slot    int32 // -1: none
-	ready   bool  // there may be something to read
-	room    bool  // there may be room to write
-	hungUp  bool  // the peer's FIN is in the receive queue, behind all bytes
-	urgent  bool  // the peer sends urgent data, at which reads stop short
-	finSent bool
-	gone    bool // the peer has reset the connection or vanished
-	written bool
-	noDelay bool
-}
-
-// interest is what every socket of a connection is registered for, once.
-const interest = unix.EPOLLIN | unix.EPOLLOUT | unix.EPOLLRDHUP | unix.EPOLLPRI | unix.EPOLLET
 
 // begin makes a connection of an accepted socket. The two descriptors are charged for already. A client that has waited may
 // be gone.
@@ -109,51 +90,6 @@ func (lp *tcpLoop) record() *conn {
 // countIn has what happens to c from now on counted in n.
 func (c *conn) countIn(n *counters) {
 	c.stats, c.in.count, c.out.count = n, &n.bytesIn, &n.bytesOut
-}
-
-func (c *conn) watch(e *end) error {
-	slot, err := c.loop.register(e.fd, interest, e)
-	if err == nil {
-		e.slot = slot
-	}
-	return err
-}
-
-// event is told of a socket of a connection.
-func (e *end) event(events uint32) bool {
-	c := e.conn
-	defer c.contain()
-	if events&unix.EPOLLOUT != 0 {
-		e.room = true
-	}
-	if events&unix.EPOLLPRI != 0 {
-		e.urgent = true
-	}
-	if events&unix.EPOLLRDHUP != 0 {
-		e.hungUp = true
-	}
-	if events&(unix.EPOLLIN|unix.EPOLLRDHUP|unix.EPOLLHUP|unix.EPOLLERR) != 0 {
-		e.ready = true
-	}
-	switch c.state {
-	case dialling:
-		if e == &c.backend {
-			c.answered(events)
-		} else if events&(unix.EPOLLERR|unix.EPOLLHUP) != 0 {
-			e.gone = true
-			c.clientLeft()
-		}
-	case relaying, resetting:
-		// Before we have sent a FIN, POLLHUP is a reset, even if another call has collected the error; after it, FINs in
-		// both directions are that too (tcp_poll).
-		if events&unix.EPOLLERR != 0 || events&unix.EPOLLHUP != 0 && !e.finSent {
-			e.gone = true
-		}
-		if !c.giveAway() {
-			c.work()
-		}
-	}
-	return true
 }
 
 // resume goes on with bytes that were left for the others' sake.
@@ -262,26 +198,6 @@ func (c *conn) end() {
 		c.logEnd()
 		c.listener.balancer.Release(c.to)
 	}
-}
-
-func (e *end) close() {
-	if e.fd < 0 {
-		return
-	}
-	if e.slot >= 0 {
-		e.conn.loop.release(e.slot)
-	}
-	closeRaw(e.fd)
-	e.fd, e.slot = -1, -1
-}
-
-// abort closes by a reset.
-func (e *end) abort() {
-	if e.fd < 0 {
-		return
-	}
-	unix.SetsockoptLinger(e.fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1})
-	e.close()
 }
 
 // contain, when deferred, ends the connection if it panics. One connection's fault must not take the other connections of

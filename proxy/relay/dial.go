@@ -289,12 +289,3 @@ func isTimeout(err error) bool {
 	var ne net.Error
 	return errors.As(err, &ne) && ne.Timeout()
 }
-
-func isShortage(err error) bool {
-	for _, e := range []error{errNoFDs, unix.EMFILE, unix.ENFILE, unix.ENOBUFS, unix.ENOMEM, unix.ENOSPC} {
-		if errors.Is(err, e) {
-			return true
-		}
-	}
-	return false
-}

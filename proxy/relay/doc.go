@@ -1,19 +1,33 @@
 // Package relay is the data path: it accepts client connections, dials a backend for each, and copies bytes both ways.
 //
-// The life of a connection:
+// Event loops, one per processor, own listeners and connections and do without locks and without a goroutine per
+// connection. The life of a connection (conn.go):
 //
-//	accept ── admit (wait for file descriptors) ── pick ── dial ──┬── copy both ways ── close
-//	                                                ▲             │ refused, silent
-//	                                                └─────────────┘ a backend not tried yet, until the budget is spent
+//	accept ── admit (wait for file descriptors) ── place (which loop)
+//	                                                 │
+//	  ┌──────────────────────────────────────────────▼──────────────────────────────┐
+//	  │ dialling    pick ── connect ──┬─ nobody left, no time left, client left ─────┼─► reset ─► ended
+//	  │               ▲               │                                              │
+//	  │               └───────────────┘ refused, silent: a backend not tried yet     │
+//	  └──────────────────────────────────────────────┬──────────────────────────────┘
+//	                                                 │ connected
+//	  ┌──────────────────────────────────────────────▼──────────────────────────────┐
+//	  │ relaying    two halves, each: read ── write ── keep what there was no room   │  both ends passed on
+//	  │             for; splice when bulk; an end is passed on as a FIN, and the     ├─────────────► ended
+//	  │             half that is left is limited by HalfCloseTimeout                 │
+//	  └──────────────────────────────────────────────┬──────────────────────────────┘
+//	                                                 │ a peer has reset or vanished
+//	  ┌──────────────────────────────────────────────▼──────────────────────────────┐
+//	  │ resetting   what it sent before is written, and acknowledged by the other    ├─► reset ─► ended
+//	  └─────────────────────────────────────────────────────────────────────────────┘
 //
-// The accept loop does nothing but accept: a slow dial holds up its own connection only. A dial that is refused moves to
-// another backend at once, one that stays silent after [Config.TryTimeout]; only when [Config.DialTimeout] is spent, or
-// every backend has refused, does the client lose its connection, and then by a reset. Once a backend is connected,
-// nothing is ever retried.
+// A slow dial holds up its own connection only. A dial that is refused moves to another backend at once, one that stays
+// silent after [Config.TryTimeout]; only when [Config.DialTimeout] is spent, or every backend has refused, does the client
+// lose its connection, and then by a reset. Once a backend is connected, nothing is ever retried.
 //
 // The end of one direction is passed on as a FIN and the other direction lives on, as long as bytes move at least every
 // [Config.HalfCloseTimeout]. A reset is passed on as a reset, after the bytes that came before it. A connection
-// whose peer has vanished ends by TCP keep-alive or TCP_USER_TIMEOUT.
+// whose peer has vanished ends by TCP keep-alive or by unanswered retransmissions.
 //
 //	r := relay.New(relay.Config{})
 //	l, err := r.Listen(netip.MustParseAddrPort("0.0.0.0:61000"), "default/web:http/TCP", balancer)
@@ -23,8 +37,16 @@
 //	l.Close()               // live connections go on
 //	r.Shutdown(ctx)         // stop accepting, wait for the rest until ctx ends, then reset it
 //
+// What makes it cheap, most first (measured): system calls that cannot block are made raw, without telling the scheduler;
+// a loop waits by its epoll descriptor's registration with the runtime's poller (poller.go); a short read is not followed
+// by another, as it has emptied the receive queue (half.go); a socket is registered once, edge-triggered, and gets only
+// the options that it cannot inherit, most of them when it has lasted for a second; nothing is allocated per read, nor
+// per connection once there are records to use again. Tried without gain: waiting in epoll_wait(2) itself for up to a
+// millisecond, leaving out the last ACK of the backend's handshake (TCP_QUICKACK), arming keep-alive only on
+// connections that last.
+//
 // UDP has no connections, so there are sessions instead: a client address, the address it sent to, and a connected socket
-// towards one backend. Event loops, one per processor, own listeners and sessions and do without locks:
+// towards one backend. It has loops of its own:
 //
 //	recvmmsg ── session? ──┬─────────────────────────► send to the backend ◄── a copy of what was not answered yet
 //	                       └─ no: pick, socket, connect ─┘      │        ▲

@@ -109,39 +109,6 @@ func (h *half) write(b []byte) {
 	}
 }
 
-// send writes what fits into the send buffer; false: the peer is gone.
-func (e *end) send(b []byte) (int, bool) {
-	e.announce()
-	n, errno := writeRaw(e.fd, b)
-	return e.sent(n, len(b), errno)
-}
-
-// announce comes before each write. The first one needs no TCP_NODELAY, and many connections have only one.
-func (e *end) announce() {
-	if e.written && !e.noDelay {
-		e.noDelay = true
-		setNoDelay(e.fd)
-	}
-	e.written = true
-}
-
-func (e *end) sent(n, of int, errno unix.Errno) (int, bool) {
-	switch {
-	case errno == unix.EAGAIN:
-		n = 0
-	case errno != 0:
-		e.gone = true
-		return 0, false
-	}
-	if n < of {
-		e.room = false
-	}
-	if n > 0 {
-		e.conn.moved = e.conn.loop.now
-	}
-	return n, true
-}
-
 // flush sends what is kept and reports that nothing is any more.
 func (h *half) flush() bool {
 	if !h.dst.room {

@@ -156,6 +156,7 @@ func (l *Listener) end() {
 		defer close(l.closed)
 		if l.slot >= 0 {
 			l.loop.release(l.slot)
+			l.slot = -1 // it may still be in loop.more
 		}
 		l.loop.wheel.unset(&l.timer)
 		closeRaw(l.fd)

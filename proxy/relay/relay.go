@@ -16,7 +16,8 @@ import (
 	"golang.org/x/sync/semaphore"
 )
 
-// Balancer chooses backends for one listener. The relay calls it from many goroutines.
+// Balancer chooses backends for one listener. The relay's event loops call it, several at a time: a call that takes long
+// holds up every connection of its loop. If it panics, only the connection concerned ends.
 type Balancer interface {
 	// Pick returns a backend that is not in tried; false means that there is none.
 	Pick(client netip.Addr, tried []netip.AddrPort) (netip.AddrPort, bool)
@@ -51,7 +52,7 @@ type Config struct {
 	// ephemeral ports, is for UDP sessions, one each; listeners and TCP connections share the rest, two each, listeners at
 	// most half of it. So a flood of one protocol does not starve the other. At the limit new connections wait in the
 	// kernel's accept queue, and a new session ends the one that has been idle for longest. 0: the process's limit less
-	// 64 for everything else.
+	// 64 and 4 per processor for everything else.
 	MaxFDs int
 	// UDPTimeout ends a UDP session that has been idle, in both directions, for so long. 0: 60s, long enough for a slow
 	// answer and for a sender of statistics that is silent between intervals.
@@ -77,7 +78,7 @@ func (c Config) withDefaults() Config {
 		}
 	}
 	if c.MaxFDs == 0 {
-		c.MaxFDs = max(noFileLimit()-reservedFDs, 2*fdsPerConnection)
+		c.MaxFDs = max(noFileLimit()-reservedFDs-fdsPerProcessor*runtime.GOMAXPROCS(0), 2*fdsPerConnection)
 	}
 	if c.Log == nil {
 		silent := logrus.New()

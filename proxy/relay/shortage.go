@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 var errNoFDs = errors.New("all file descriptors are in use: raise the limit (ulimit -n)")
@@ -59,4 +61,14 @@ func (b *backoff) reset() { b.delay = 0 }
 func (b *backoff) next() time.Duration {
 	b.delay = min(max(2*b.delay, 5*time.Millisecond), time.Second)
 	return b.delay
+}
+
+// isShortage reports that an error is about what the process or the machine is out of.
+func isShortage(err error) bool {
+	for _, e := range []error{errNoFDs, unix.EMFILE, unix.ENFILE, unix.ENOBUFS, unix.ENOMEM, unix.ENOSPC} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return false
 }
