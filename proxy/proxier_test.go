@@ -247,6 +247,7 @@ func TestServesUDP(t *testing.T) {
 		return string(buf[:n]), err
 	}
 	g.eventually(func() bool { got, err := ask(); return err == nil && got == "a" }, "a to serve")
+	g.eventually(func() bool { return g.Health().PendingSince.IsZero() }, "the syncs of the start to be over")
 	syncs := g.rec.count()
 
 	g.udpEndpoints(b)
