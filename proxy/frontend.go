@@ -19,6 +19,7 @@ type frontend struct {
 	key       frontendKey
 	port      uint16 // the proxy port; all listeners have it unless they listen on a VIP itself
 	balancer  *balancer.Balancer
+	scheduler balancer.Scheduler // of ports that ask for none
 	listeners map[netip.AddrPort]listener
 	vips      []vip // those steered here since the last successful sync
 	open      bool
@@ -95,22 +96,9 @@ func (f *frontend) update(port *config.ServicePort, node config.Node, log *logru
 		f.behind.Affinity = port.Affinity
 		f.balancer.Update(f.behind)
 	} else {
-		f.apply(f.config(port, usable), log)
+		f.apply(behind(port, usable, f.scheduler), log)
 	}
 	return f.drops != before
-}
-
-// config is what the balancer is to know of a port with these usable endpoints.
-func (f *frontend) config(port *config.ServicePort, usable []netip.AddrPort) balancer.Config {
-	c := balancer.Config{
-		Backends: make([]balancer.Backend, len(usable)),
-		Affinity: port.Affinity,
-		Probe:    f.key.name.Protocol != config.UDP,
-	}
-	for i, addr := range usable {
-		c.Backends[i] = balancer.Backend{Addr: addr, Weight: 1}
-	}
-	return c
 }
 
 // settle follows a successful sync: what is dropped by now has no use for backends.
@@ -123,13 +111,13 @@ func (f *frontend) settle(log *logrus.Entry) {
 	}
 }
 
-func (f *frontend) apply(behind balancer.Config, log *logrus.Entry) {
+func (f *frontend) apply(c balancer.Config, log *logrus.Entry) {
 	if f.key.pool == config.LocalPool {
-		f.behind = behind
+		f.behind = c
 	}
-	f.balancer.Update(behind)
-	usable := make([]netip.AddrPort, len(behind.Backends))
-	for i, b := range behind.Backends {
+	f.balancer.Update(c)
+	usable := make([]netip.AddrPort, len(c.Backends))
+	for i, b := range c.Backends {
 		usable[i] = b.Addr
 	}
 	for _, l := range f.listeners {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/sirupsen/logrus"
 
+	"redial/balancer"
 	"redial/config"
 	"redial/proxy/intercept"
 	"redial/proxy/relay"
@@ -31,6 +32,10 @@ type Config struct {
 	LocalPods LocalPods
 	// HealthChecks answers healthCheckNodePorts. Nil: nobody does.
 	HealthChecks HealthChecks
+	// Scheduler is the one of Service ports that ask for none; "" means round robin.
+	Scheduler balancer.Scheduler
+	// Prober finds out whether backends that failed are back; nil means that clients' connections do.
+	Prober *balancer.Prober
 	// Report is called once for each problem when it appears. It must neither block nor call the Proxier. May be nil.
 	Report func(config.ServiceName, config.Problem)
 	// Observer may be nil.

@@ -111,6 +111,11 @@ type BackendStatus struct {
 	Failed    uint64     `json:"failed"`
 	LastError string     `json:"lastError,omitempty"`
 	LastTime  *time.Time `json:"lastErrorTime,omitempty"`
+	Weight    int        `json:"weight"`
+	// EjectedUntil is when a backend that is left out for its failures is tried next; nil means that it is not left out.
+	EjectedUntil *time.Time `json:"ejectedUntil,omitempty"`
+	// HedgeDelay is how long the backend may stay silent before another one is dialled beside it, in nanoseconds.
+	HedgeDelay time.Duration `json:"hedgeDelay,omitempty"`
 }
 
 // Status returns the present state. It may be called at any time, from any goroutine.
@@ -232,5 +237,9 @@ func backendStatus(e config.Endpoint, b balancer.BackendStatus, used bool) Backe
 	if !b.LastErrorTime.IsZero() {
 		s.LastTime = &b.LastErrorTime
 	}
+	if !b.EjectedUntil.IsZero() {
+		s.EjectedUntil = &b.EjectedUntil
+	}
+	s.Weight, s.HedgeDelay = b.Weight, b.HedgeDelay
 	return s
 }

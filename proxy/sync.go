@@ -128,7 +128,7 @@ func (p *Proxier) open(key frontendKey, port *config.ServicePort, vips []vip) er
 		}
 		f.broken = err
 	}
-	b := balancer.New(nil)
+	b := balancer.New(p.cfg.Prober)
 	if exists {
 		p.discard(f)
 		b = f.balancer
@@ -145,7 +145,7 @@ func (p *Proxier) open(key frontendKey, port *config.ServicePort, vips []vip) er
 // openAnywhere opens a frontend on its preferred port, or the next free one.
 func (p *Proxier) openAnywhere(key frontendKey, port *config.ServicePort, vips []vip, b *balancer.Balancer) (*frontend, error) {
 	for number := range p.ports.candidates(key) {
-		f := &frontend{key: key, port: number, balancer: b, listeners: map[netip.AddrPort]listener{}}
+		f := &frontend{key: key, port: number, balancer: b, scheduler: p.cfg.Scheduler, listeners: map[netip.AddrPort]listener{}}
 		f.update(port, p.node, p.log)
 		err := f.listen(p.cfg.Relay, p.listenAddrs(vips, number))
 		if err == nil {

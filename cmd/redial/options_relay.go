@@ -5,6 +5,8 @@ import (
 
 	"github.com/sirupsen/logrus"
 	"github.com/spf13/pflag"
+
+	"redial/balancer"
 )
 
 // relayOptions say how connections and sessions are served.
@@ -16,6 +18,7 @@ type relayOptions struct {
 	userTimeout  time.Duration
 	udpTimeout   time.Duration
 	drainTimeout time.Duration
+	scheduler    string
 }
 
 func defaultRelayOptions() relayOptions {
@@ -27,10 +30,12 @@ func defaultRelayOptions() relayOptions {
 		userTimeout:  2 * time.Minute,
 		udpTimeout:   time.Minute,
 		drainTimeout: 10 * time.Second,
+		scheduler:    string(balancer.RoundRobin),
 	}
 }
 
 func (o *relayOptions) addFlags(f *pflag.FlagSet) {
+	f.StringVar(&o.scheduler, "scheduler", o.scheduler, "how a backend is chosen, where the Service does not say (annotation redial/scheduler): rr, wrr, lc, wlc, sed, nq, sh, dh, mh as in ipvsadm(8), random, or p2c (the less busy of two chosen by chance)")
 	f.DurationVar(&o.dialTimeout, "dial-timeout", o.dialTimeout, "how long one client connection may look for a backend that answers, all attempts together")
 	f.DurationVar(&o.tryTimeout, "dial-try-timeout", o.tryTimeout, "how long a backend may stay silent before another one is dialled")
 	f.DurationVar(&o.halfClose, "half-close-timeout", o.halfClose, "ends a connection of which one direction has ended and the other has been idle for so long")
@@ -48,6 +53,9 @@ func (o *options) validateRelay(c *complaints) {
 	c.positive("tcp-user-timeout", o.userTimeout)
 	c.positive("udp-timeout", o.udpTimeout)
 	c.notNegative("drain-timeout", o.drainTimeout)
+	if _, err := balancer.ParseScheduler(o.scheduler); err != nil {
+		c.add("--scheduler: %w", err)
+	}
 	if o.tryTimeout > o.dialTimeout {
 		c.add("--dial-try-timeout %s: must not be more than --dial-timeout %s", o.tryTimeout, o.dialTimeout)
 	}

@@ -190,7 +190,11 @@ func printBackends(w io.Writer, s *proxy.ServiceStatus, now time.Time) {
 				if b.LastTime != nil {
 					last = fmt.Sprintf("%s ago: %s", now.Sub(*b.LastTime).Round(time.Second), b.LastError)
 				}
-				fmt.Fprintf(w, "%s/%s\t%s\t%s\t%s\t%d\t%d\t%d\t%s\n", s.Namespace, s.Name, portName(p), b.Address, b.State, b.Active, b.Connected, b.Failed, last)
+				state := b.State
+				if b.EjectedUntil != nil {
+					state = "ejected"
+				}
+				fmt.Fprintf(w, "%s/%s\t%s\t%s\t%s\t%d\t%d\t%d\t%s\n", s.Namespace, s.Name, portName(p), b.Address, state, b.Active, b.Connected, b.Failed, last)
 			}
 		}
 	}

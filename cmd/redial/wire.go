@@ -10,6 +10,7 @@ import (
 
 	"github.com/sirupsen/logrus"
 
+	"redial/balancer"
 	"redial/config"
 	"redial/config/kubeproxy"
 	"redial/iptables"
@@ -30,6 +31,7 @@ type node struct {
 	rules   *iptables.Rules // nil without interception
 	relay   *relay.Relay
 	proxier *proxy.Proxier
+	prober  *balancer.Prober
 	servers *servers
 
 	nodePorts proxy.NodePortAddresses
@@ -85,6 +87,7 @@ func run(ctx context.Context, opts *options) error {
 	}
 	start(n.source.Run)
 	start(n.proxier.Run)
+	start(n.prober.Run)
 	start(n.servers.run)
 	start(func(ctx context.Context) error {
 		return admin.Serve(ctx, socket, func() any { return n.status() })
@@ -160,6 +163,7 @@ func wire(opts *options, log *logrus.Entry, fds int) (*node, error) {
 		log.Warn(warning)
 	}
 	n.servers = newServers(n)
+	n.prober = balancer.NewProber(n.relay.Probe)
 	n.proxier = proxy.New(proxy.Config{
 		Tracker:              n.tracker,
 		Interceptor:          interceptor,
@@ -172,6 +176,8 @@ func wire(opts *options, log *logrus.Entry, fds int) (*node, error) {
 		LocalPods: proxy.LocalPods{
 			Prefixes: opts.localPods.prefixes, NodeCIDR: opts.localPods.nodeCIDR, Interfaces: opts.localPods.interfaces,
 		},
+		Scheduler:    balancer.Scheduler(opts.scheduler),
+		Prober:       n.prober,
 		HealthChecks: healthChecks{n.servers.services},
 		Report:       n.source.Report,
 		Observer:     n.servers.metrics,
