@@ -28,7 +28,7 @@ const (
 // uplinkMAC is the hardware address of the node's end of every pod's veth pair, so that all have the same link-local
 // address, which is the pods' IPv6 gateway. They need no other: this is how Calico wires pods.
 var (
-	uplinkMAC    = net.HardwareAddr{0xee, 0xee, 0xee, 0xee, 0xee, 0xee}
+	uplinkMAC = net.HardwareAddr{0xee, 0xee, 0xee, 0xee, 0xee, 0xee}
 	// lanMAC is the LAN's own. Left to itself, a bridge takes the least of its ports' addresses, and all its neighbours lose
 	// it for a while when a node is added.
 	lanMAC       = net.HardwareAddr{0x02, 0, 0, 0, 0, 0x01}
