@@ -28,7 +28,10 @@ const (
 // uplinkMAC is the hardware address of the node's end of every pod's veth pair, so that all have the same link-local
 // address, which is the pods' IPv6 gateway. They need no other: this is how Calico wires pods.
 var (
-	uplinkMAC    = net.HardwareAddr{0xee, 0xee, 0xee, 0xee, 0xee, 0xee}
+	uplinkMAC = net.HardwareAddr{0xee, 0xee, 0xee, 0xee, 0xee, 0xee}
+	// lanMAC is the LAN's own. Left to itself, a bridge takes the least of its ports' addresses, and all its neighbours lose
+	// it for a while when a node is added.
+	lanMAC       = net.HardwareAddr{0x02, 0, 0, 0, 0, 0x01}
 	uplinkAddr6  = netip.MustParseAddr("fe80::ecee:eeff:feee:eeee")
 	lanAddr4     = netip.MustParseAddr(apiAddr)
 	lanAddr6     = netip.MustParseAddr("2001:db8:1::1")
@@ -39,7 +42,11 @@ var (
 func layLAN(lan *lab.Host) (outside *lab.Host, err error) {
 	err = lan.Do(func() error {
 		snooping := false // neighbour discovery must not wait for a querier
-		if err := netlink.LinkAdd(&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: lanBridge}, MulticastSnooping: &snooping}); err != nil {
+		bridge := &netlink.Bridge{
+			LinkAttrs:         netlink.LinkAttrs{Name: lanBridge, HardwareAddr: lanMAC},
+			MulticastSnooping: &snooping,
+		}
+		if err := netlink.LinkAdd(bridge); err != nil {
 			return fmt.Errorf("adding the bridge: %w", err)
 		}
 		for _, a := range []netip.Addr{lanAddr4, lanAddr6} {
