@@ -273,10 +273,22 @@ func testBurst(t *testing.T, new New) {
 	assert.Zero(t, s.AcceptErrors)
 }
 
+// transfer sends more than buffers hold through an echo.
+func transfer(t *testing.T, conn net.Conn) {
+	t.Helper()
+	sent := random(4 << 20)
+	go conn.Write(sent)
+	got := make([]byte, len(sent))
+	_, err := io.ReadFull(conn, got)
+	require.NoError(t, err)
+	require.Equal(t, sha256.Sum256(sent), sha256.Sum256(got))
+}
+
 // Streams whose receivers have stopped reading, with buffers and pipes full, hold up nobody. Cutting them leaves nothing
-// behind that others could receive, and streams that have come to rest hold no descriptors but their sockets.
+// behind that others could receive.
 func testStuckStreams(t *testing.T, new New) {
-	const stuck, size = 8, 4 << 20
+	t.Parallel()
+	const stuck = 8
 	_, l := start(t, new, relay.Config{}, balance(backend(t, echo)))
 	var conns []*net.TCPConn
 	for range stuck {
@@ -285,32 +297,28 @@ func testStuckStreams(t *testing.T, new New) {
 		conn.Write(bytes.Repeat([]byte("stuck"), 64<<20/5)) // until nobody on the way takes any more
 		conns = append(conns, conn)
 	}
-	resting := dial(t, l)
-	transfer := func() {
-		sent := random(size)
-		go resting.Write(sent)
-		got := make([]byte, size)
-		_, err := io.ReadFull(resting, got)
-		require.NoError(t, err)
-		require.Equal(t, sha256.Sum256(sent), sha256.Sum256(got))
-	}
-	transfer()
+	other := dial(t, l)
+	transfer(t, other)
 	for _, c := range conns {
 		c.SetLinger(0)
 		c.Close()
 	}
-	transfer()
+	transfer(t, other)
 	eventually(t, func() bool { return l.Stats().Active == 1 }, "the stuck streams to end")
-	transfer()
-	// The client's, the relay's two and the backend's socket of each; a few pipes are kept to be used again.
+	transfer(t, other)
+}
+
+// Streams that have come to rest hold no descriptors but their sockets.
+func testRestingStreamsCostTwoFDs(t *testing.T, new New) {
+	const n = 20
+	_, l := start(t, new, relay.Config{}, balance(backend(t, echo)))
+	transfer(t, dial(t, l))
 	before := openFDs(t)
-	var others []*net.TCPConn
-	for range 20 {
-		resting = dial(t, l)
-		others = append(others, resting)
-		transfer()
+	for range n {
+		transfer(t, dial(t, l))
 	}
-	assert.LessOrEqual(t, openFDs(t)-before, len(others)*4+runtime.GOMAXPROCS(0)*8)
+	// The client's, the relay's two and the backend's socket of each; a few pipes are kept to be used again.
+	assert.LessOrEqual(t, openFDs(t)-before, n*4+runtime.GOMAXPROCS(0)*8)
 }
 
 // A client that resets its connection ends the search for a backend at once.

@@ -95,6 +95,7 @@ func Run(t *testing.T, new New) {
 		"Reopened":                          testReopened,
 		"ManyListeners":                     testManyListeners,
 		"Burst":                             testBurst,
+		"RestingStreamsCostTwoFDs":          testRestingStreamsCostTwoFDs,
 		"StuckStreams":                      testStuckStreams,
 		"ClientResetsWhileDialling":         testClientResetsWhileDialling,
 		"ClientSendsAndResetsWhileDialling": testClientSendsAndResetsWhileDialling,
