@@ -1,6 +1,7 @@
 package iptables
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -89,8 +90,17 @@ func (n network) has(a netip.Addr) bool {
 		slices.ContainsFunc(n.devices, func(d device) bool { return slices.Contains(d.addrs, a) })
 }
 
-// readNetwork reads the node's interfaces.
-func readNetwork(v6 bool) (network, error) {
+// readNetwork reads the node's interfaces. A dump that was interrupted by a change, as when pods come and go, is read again.
+func readNetwork(v6 bool) (n network, err error) {
+	for range 10 {
+		if n, err = dumpNetwork(v6); !errors.Is(err, netlink.ErrDumpInterrupted) {
+			break
+		}
+	}
+	return n, err
+}
+
+func dumpNetwork(v6 bool) (network, error) {
 	family, name := netlink.FAMILY_V4, "IPv4"
 	if v6 {
 		family, name = netlink.FAMILY_V6, "IPv6"

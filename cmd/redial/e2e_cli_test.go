@@ -59,7 +59,7 @@ func TestStatusOutput(t *testing.T) {
 		assert.NotContains(t, statusOf(t, r), "LAST ERROR")
 		wide := statusOf(t, r, "-o", "wide")
 		assertLine(t, `default/web +http 80/TCP +198\.18\.1\.2:8080 +ready +1 +5 +0 +-`, wide)
-		assertLine(t, fmt.Sprintf(`default/web +http 80/TCP +198\.18\.2\.2:8080 +ready +0 +0 +%d +\d+s ago: .*connection refused`, retried), wide)
+		assertLine(t, fmt.Sprintf(`default/web +http 80/TCP +198\.18\.2\.2:8080 +(ready|ejected) +0 +0 +%d +\d+s ago: .*connection refused`, retried), wide)
 
 		var all status
 		require.NoError(t, json.Unmarshal([]byte(statusOf(t, r, "-o", "json")), &all))
