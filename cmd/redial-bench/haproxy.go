@@ -13,16 +13,10 @@ const haproxyPort = servicePort + 10
 // haproxyTCP is HAProxy with as many threads as there are processors, its default.
 func haproxyTCP(n *network) (*system, error) {
 	s := &system{name: "HAProxy", address: fmt.Sprintf("%s:%d", nodeIP, haproxyPort)}
-	path, err := exec.LookPath("haproxy")
-	if err != nil {
-		s.absent = "haproxy is not installed"
-		return s, nil
+	path, err := s.findHAProxy()
+	if err != nil || s.absent != "" {
+		return s, err
 	}
-	about, err := exec.Command(path, "-v").CombinedOutput()
-	if err != nil {
-		return nil, fmt.Errorf("haproxy -v: %w: %s", err, about)
-	}
-	s.version = strings.Join(strings.Fields(string(about))[:3], " ")
 	config := filepath.Join(n.dir, "haproxy.cfg")
 	text := fmt.Sprintf(`global
 	maxconn %d
@@ -41,4 +35,19 @@ listen echo
 	}
 	s.command = func() *exec.Cmd { return exec.Command(path, "-db", "-f", config) }
 	return s, nil
+}
+
+// findHAProxy sets the version, or why the system is absent.
+func (s *system) findHAProxy() (path string, err error) {
+	if path, err = exec.LookPath("haproxy"); err != nil {
+		s.absent = "haproxy is not installed"
+		return "", nil
+	}
+	about, err := exec.Command(path, "-v").CombinedOutput()
+	if err != nil {
+		return "", fmt.Errorf("haproxy -v: %w: %s", err, about)
+	}
+	words := strings.Fields(string(about))
+	s.version = strings.Join(words[:min(3, len(words))], " ")
+	return path, nil
 }

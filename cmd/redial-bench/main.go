@@ -3,6 +3,7 @@
 //
 //	redial-bench udp
 //	redial-bench data
+//	redial-bench failover
 package main
 
 import (
@@ -31,6 +32,7 @@ func rootCommand() *cobra.Command {
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
-	cmd.AddCommand(udpCommand(), udpEchoCommand(), udpLoadCommand(), udpOneShotCommand(), dataCommand(), dataPeerCommand(), dataLoadCommand())
+	cmd.AddCommand(udpCommand(), udpEchoCommand(), udpLoadCommand(), udpOneShotCommand(), dataCommand(), dataPeerCommand(), dataLoadCommand(),
+		failoverCommand(), failoverPeerCommand(), failoverLoadCommand())
 	return cmd
 }

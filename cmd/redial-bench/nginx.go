@@ -13,14 +13,28 @@ import (
 // there are processors for TCP.
 func nginxStream(n *network, protocol string) (*system, error) {
 	s := &system{name: "nginx stream", address: fmt.Sprintf("%s:%d", nodeIP, servicePort)}
-	path, err := exec.LookPath("nginx")
-	if err != nil {
+	path, load, err := s.findNginx()
+	if err != nil || s.absent != "" {
+		return s, err
+	}
+	config := filepath.Join(n.dir, "nginx.conf")
+	if err := os.WriteFile(config, []byte(nginxConfig(load, n.dir, protocol)), 0o600); err != nil {
+		return nil, err
+	}
+	s.workers = true
+	s.command = func() *exec.Cmd { return exec.Command(path, "-e", "stderr", "-p", n.dir, "-c", config) }
+	return s, nil
+}
+
+// findNginx sets the version, or why the system is absent, and returns the module to load, if any.
+func (s *system) findNginx() (path, load string, err error) {
+	if path, err = exec.LookPath("nginx"); err != nil {
 		s.absent = "nginx is not installed (Debian: nginx-light and libnginx-mod-stream)"
-		return s, nil
+		return "", "", nil
 	}
 	about, err := exec.Command(path, "-V").CombinedOutput()
 	if err != nil {
-		return nil, fmt.Errorf("nginx -V: %w: %s", err, about)
+		return "", "", fmt.Errorf("nginx -V: %w: %s", err, about)
 	}
 	s.version = nginxVersion(string(about))
 	load, ok := streamModule(string(about))
@@ -31,15 +45,8 @@ func nginxStream(n *network, protocol string) (*system, error) {
 	}
 	if !ok {
 		s.absent = s.version + " is without its stream module (Debian: libnginx-mod-stream)"
-		return s, nil
 	}
-	config := filepath.Join(n.dir, "nginx.conf")
-	if err := os.WriteFile(config, []byte(nginxConfig(load, n.dir, protocol)), 0o600); err != nil {
-		return nil, err
-	}
-	s.workers = true
-	s.command = func() *exec.Cmd { return exec.Command(path, "-e", "stderr", "-p", n.dir, "-c", config) }
-	return s, nil
+	return path, load, nil
 }
 
 func nginxConfig(load, dir, protocol string) string {

@@ -110,8 +110,8 @@ func fileLimit() uint64 {
 	return min(lim.Max, 1<<20)
 }
 
-// redial is the program itself, with one Service and one endpoint.
-func redial(n *network, path, protocol string) (*system, error) {
+// redial is the program itself, with one Service.
+func redial(n *network, path, protocol string, backends ...string) (*system, error) {
 	s := &system{name: "redial", address: fmt.Sprintf("%s:%d", clusterIP, servicePort)}
 	version, err := exec.Command(path, "version").Output()
 	if err != nil {
@@ -119,10 +119,10 @@ func redial(n *network, path, protocol string) (*system, error) {
 	}
 	s.version = strings.TrimSpace(string(version))
 	manifests := filepath.Join(n.dir, "manifests")
-	if err := os.Mkdir(manifests, 0o755); err != nil {
+	if err := os.MkdirAll(manifests, 0o755); err != nil {
 		return nil, err
 	}
-	if err := os.WriteFile(filepath.Join(manifests, "echo.yaml"), []byte(manifest(protocol)), 0o644); err != nil {
+	if err := os.WriteFile(filepath.Join(manifests, "echo.yaml"), []byte(manifest(protocol, backends)), 0o644); err != nil {
 		return nil, err
 	}
 	s.command = func() *exec.Cmd {
@@ -132,7 +132,7 @@ func redial(n *network, path, protocol string) (*system, error) {
 	return s, nil
 }
 
-func manifest(protocol string) string {
+func manifest(protocol string, backends []string) string {
 	protocol = strings.ToUpper(protocol)
 	return fmt.Sprintf(`apiVersion: v1
 kind: Service
@@ -147,7 +147,7 @@ metadata: {name: echo-1, namespace: default, labels: {kubernetes.io/service-name
 addressType: IPv4
 ports: [{name: echo, protocol: %s, port: %d}]
 endpoints: [{addresses: [%s]}]
-`, clusterIP, protocol, servicePort, protocol, backendPort, backendIP)
+`, clusterIP, protocol, servicePort, protocol, backendPort, strings.Join(backends, "]}, {addresses: ["))
 }
 
 // systems are those to compare, in the order of measuring.
@@ -160,7 +160,7 @@ func systems(n *network, redialPath, protocol string) ([]*system, error) {
 	if err != nil {
 		return nil, err
 	}
-	self, err := redial(n, redialPath, protocol)
+	self, err := redial(n, redialPath, protocol, backendIP)
 	if err != nil {
 		return nil, err
 	}

@@ -64,7 +64,7 @@ func (s spread[T]) format(one func(T) string) string {
 }
 
 // percentile returns the smallest of the sorted values that p percent of them do not exceed.
-func percentile(sorted []uint32, p int) time.Duration {
+func percentile[T uint32 | time.Duration](sorted []T, p int) time.Duration {
 	if len(sorted) == 0 {
 		return 0
 	}
@@ -100,7 +100,7 @@ func environmentOf(all []*system) environment {
 		switch {
 		case s.absent != "":
 			e.Versions = append(e.Versions, s.name+" absent: "+s.absent)
-		case s.version != "":
+		case s.version != "" && !slices.Contains(e.Versions, s.version):
 			e.Versions = append(e.Versions, s.version)
 		}
 	}

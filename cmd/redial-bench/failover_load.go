@@ -1,0 +1,336 @@
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"time"
+	"unsafe"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+)
+
+// failoverSample is what became of clients that were begun at fixed times.
+type failoverSample struct {
+	Asked    int           `json:"asked"`
+	Failures failures      `json:"failures"`
+	P50      time.Duration `json:"p50"` // nanoseconds from when a client was to begin until it had its answer, of those that got one
+	P99      time.Duration `json:"p99"`
+	Max      time.Duration `json:"max"`
+}
+
+// failures are clients without their answer.
+type failures struct {
+	Refused  int `json:"refused"`  // or told that the host cannot be reached
+	Cut      int `json:"cut"`      // reset or closed before the answer
+	TimedOut int `json:"timedOut"` // no answer within the patience
+	Wrong    int `json:"wrong"`    // another answer
+}
+
+func (f failures) add(g failures) failures {
+	return failures{f.Refused + g.Refused, f.Cut + g.Cut, f.TimedOut + g.TimedOut, f.Wrong + g.Wrong}
+}
+
+func (f failures) sum() int { return f.Refused + f.Cut + f.TimedOut + f.Wrong }
+
+func (f failures) String() string {
+	var s []string
+	for _, c := range []struct {
+		n    int
+		what string
+	}{{f.Refused, "refused"}, {f.Cut, "cut"}, {f.TimedOut, "timed out"}, {f.Wrong, "WRONG"}} {
+		if c.n > 0 {
+			s = append(s, fmt.Sprintf("%d %s", c.n, c.what))
+		}
+	}
+	return strings.Join(s, ", ")
+}
+
+// failoverLoad is the clients, all served by one thread: each connects, asks once, and closes. They begin when it is their
+// time, whether or not earlier ones have been answered, so that a stall is seen in full.
+type failoverLoad struct {
+	Rate           int           // clients per second
+	Wave           int           // or clients at once, twice
+	For            time.Duration // that are counted
+	Warm           time.Duration // that are not, before
+	Patience       time.Duration // from when a client was to begin
+	GreetedByPeers bool          // clients wait for the backend's greeting, and ask then
+
+	remote   unix.RawSockaddrInet4
+	epoll    int
+	timer    int
+	next     uint64 // number of a request
+	greeting [requestSize]byte
+
+	clients []failoverClient // of the phase, in the order of their times
+	begun   int
+	open    int // those that are not over
+	oldest  int // all before are over
+	took    []time.Duration
+	sample  failoverSample
+}
+
+type failoverClient struct {
+	fd        int
+	id        uint64
+	due       time.Time
+	connected bool
+	greeted   bool
+	over      bool
+	got       int
+	reply     [requestSize + 1]byte // room to see that an answer is too long
+}
+
+func failoverLoadCommand() *cobra.Command {
+	l := &failoverLoad{}
+	cmd := &cobra.Command{
+		Use:    "failover-load ADDRESS",
+		Short:  `Warms up, prints "ready", waits for a line, and prints what was measured then`,
+		Hidden: true,
+		Args:   cobra.ExactArgs(1),
+		RunE: func(_ *cobra.Command, args []string) error {
+			remote, err := netip.ParseAddrPort(args[0])
+			if err != nil {
+				return err
+			}
+			samples, err := l.measure(remote)
+			if err != nil {
+				return err
+			}
+			return json.NewEncoder(os.Stdout).Encode(samples)
+		},
+	}
+	f := cmd.Flags()
+	f.IntVar(&l.Rate, "rate", 0, "clients per second")
+	f.IntVar(&l.Wave, "wave", 0, "clients at once, twice, instead of a rate")
+	f.DurationVar(&l.For, "for", time.Second, "how long, with a rate")
+	f.DurationVar(&l.Warm, "warm", 0, "how long before that, with a rate")
+	f.DurationVar(&l.Patience, "patience", 10*time.Second, "how long a client waits")
+	f.BoolVar(&l.GreetedByPeers, "greeted", false, "the backend speaks first")
+	return cmd
+}
+
+func (l *failoverLoad) prepare(remote netip.AddrPort) (err error) {
+	port := remote.Port()
+	l.remote = unix.RawSockaddrInet4{Family: unix.AF_INET, Addr: remote.Addr().As4(), Port: port<<8 | port>>8}
+	fillRequest(&l.greeting, greeting)
+	if l.epoll, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC); err != nil {
+		return err
+	}
+	if l.timer, err = unix.TimerfdCreate(unix.CLOCK_MONOTONIC, unix.TFD_NONBLOCK|unix.TFD_CLOEXEC); err != nil {
+		return err
+	}
+	return unix.EpollCtl(l.epoll, unix.EPOLL_CTL_ADD, l.timer, &unix.EpollEvent{Events: unix.EPOLLIN, Fd: -1})
+}
+
+func (l *failoverLoad) measure(remote netip.AddrPort) (samples []failoverSample, err error) {
+	raiseFileLimit()
+	if err := l.prepare(remote); err != nil {
+		return nil, err
+	}
+	if l.Rate < 1 && l.Wave < 1 {
+		return nil, errors.New("neither --rate nor --wave")
+	}
+	quietly()
+	if l.Rate > 0 {
+		if err := l.run(l.count(l.Warm), time.Second/time.Duration(l.Rate)); err != nil {
+			return nil, err
+		}
+	}
+	fmt.Println("ready")
+	if _, err := bufio.NewReader(os.Stdin).ReadString('\n'); err != nil {
+		return nil, fmt.Errorf("waiting to be told to go on: %w", err)
+	}
+	phases, n, interval := 1, l.count(l.For), time.Duration(0)
+	if l.Wave > 0 {
+		phases, n = 2, l.Wave
+	} else {
+		interval = time.Second / time.Duration(l.Rate)
+	}
+	for range phases {
+		if err := l.run(n, interval); err != nil {
+			return nil, err
+		}
+		samples = append(samples, l.sample)
+	}
+	return samples, nil
+}
+
+func (l *failoverLoad) count(d time.Duration) int {
+	return int(int64(l.Rate) * int64(d) / int64(time.Second))
+}
+
+// run begins n clients at an interval and waits until all of them are over.
+func (l *failoverLoad) run(n int, interval time.Duration) error {
+	l.clients, l.begun, l.open, l.oldest = make([]failoverClient, n), 0, 0, 0
+	l.took, l.sample = make([]time.Duration, 0, n), failoverSample{Asked: n}
+	start := time.Now().Add(5 * time.Millisecond)
+	for i := range l.clients {
+		l.clients[i] = failoverClient{id: l.next, due: start.Add(time.Duration(i) * interval)}
+		l.next++
+	}
+	// epoll_wait(2) counts in milliseconds, which is too coarse: a timer ticks whenever a client is due.
+	tick := unix.ItimerSpec{
+		Interval: unix.NsecToTimespec(int64(max(interval, 50*time.Microsecond))),
+		Value:    unix.NsecToTimespec(int64(max(time.Until(start), 1))),
+	}
+	if err := unix.TimerfdSettime(l.timer, 0, &tick, nil); err != nil {
+		return err
+	}
+	events := make([]unix.EpollEvent, 256)
+	for l.begun < n || l.open > 0 {
+		// At most so many in a row: those that are under way wait meanwhile.
+		for k := 0; k < 16 && l.begun < n && !time.Now().Before(l.clients[l.begun].due); k++ {
+			if err := l.begin(l.begun); err != nil {
+				return err
+			}
+		}
+		wait := 10 * time.Millisecond
+		if l.begun < n && !time.Now().Before(l.clients[l.begun].due) {
+			wait = 0
+		}
+		ready, errno := rawEpollWait(l.epoll, events, wait)
+		if errno != 0 && errno != unix.EINTR {
+			return fmt.Errorf("waiting for answers: %w", errno)
+		}
+		for _, e := range events[:ready] {
+			if e.Fd < 0 {
+				var count [8]byte
+				rawRead(l.timer, count[:])
+			} else if c := &l.clients[e.Fd]; !c.over {
+				l.serve(c, e.Events)
+			}
+		}
+		l.giveUp(time.Now())
+	}
+	slices.Sort(l.took)
+	l.sample.P50, l.sample.P99, l.sample.Max = percentile(l.took, 50), percentile(l.took, 99), percentile(l.took, 100)
+	return nil
+}
+
+func (l *failoverLoad) begin(i int) error {
+	c := &l.clients[i]
+	fd, err := tcpSocket()
+	if err != nil {
+		return err
+	}
+	c.fd = fd
+	l.begun++
+	l.open++
+	_, _, errno := unix.RawSyscall(unix.SYS_CONNECT, uintptr(fd), uintptr(unsafe.Pointer(&l.remote)), unix.SizeofSockaddrInet4)
+	if errno != 0 && errno != unix.EINPROGRESS {
+		return fmt.Errorf("connecting: %w", errno)
+	}
+	return unix.EpollCtl(l.epoll, unix.EPOLL_CTL_ADD, fd, &unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLOUT | unix.EPOLLET, Fd: int32(i)})
+}
+
+// giveUp ends the clients that have waited too long. They are in the order of their times, so it stops at the first that has not.
+func (l *failoverLoad) giveUp(now time.Time) {
+	for ; l.oldest < l.begun; l.oldest++ {
+		c := &l.clients[l.oldest]
+		if c.over {
+			continue
+		}
+		if now.Sub(c.due) < l.Patience {
+			return
+		}
+		l.fail(c, unix.ETIMEDOUT)
+	}
+}
+
+// serve goes on with one client.
+func (l *failoverLoad) serve(c *failoverClient, events uint32) {
+	if !c.connected {
+		if events&unix.EPOLLERR != 0 {
+			errno, _ := unix.GetsockoptInt(c.fd, unix.SOL_SOCKET, unix.SO_ERROR)
+			l.fail(c, unix.Errno(errno))
+			return
+		}
+		if events&unix.EPOLLOUT == 0 {
+			return
+		}
+		c.connected = true
+		if !l.GreetedByPeers && !l.request(c) {
+			return
+		}
+	}
+	for {
+		n, errno := rawRead(c.fd, c.reply[c.got:])
+		switch {
+		case errno == unix.EAGAIN:
+			return
+		case errno == unix.EINTR:
+			continue
+		case errno != 0 || n == 0:
+			l.fail(c, unix.ECONNRESET)
+			return
+		}
+		if c.got += n; c.got < requestSize {
+			continue
+		}
+		if c.got > requestSize {
+			l.end(c, &l.sample.Failures.Wrong)
+			return
+		}
+		reply := [requestSize]byte(c.reply[:requestSize])
+		if l.GreetedByPeers && !c.greeted {
+			if reply != l.greeting {
+				l.end(c, &l.sample.Failures.Wrong)
+				return
+			}
+			if c.greeted, c.got = true, 0; !l.request(c) {
+				return
+			}
+			continue
+		}
+		if want := requestOf(c.id); reply != want {
+			l.end(c, &l.sample.Failures.Wrong)
+			return
+		}
+		l.took = append(l.took, time.Since(c.due))
+		l.end(c, nil)
+		return
+	}
+}
+
+func requestOf(id uint64) (data [requestSize]byte) {
+	fillRequest(&data, id)
+	return data
+}
+
+// request asks, and reports that it could.
+func (l *failoverLoad) request(c *failoverClient) bool {
+	data := requestOf(c.id)
+	if n, errno := rawWrite(c.fd, data[:]); errno != 0 || n != requestSize {
+		l.fail(c, unix.ECONNRESET)
+		return false
+	}
+	return true
+}
+
+func (l *failoverLoad) fail(c *failoverClient, errno unix.Errno) {
+	f := &l.sample.Failures
+	switch {
+	case errno == unix.ETIMEDOUT:
+		l.end(c, &f.TimedOut)
+	case errno == unix.ECONNREFUSED || errno == unix.EHOSTUNREACH || errno == unix.ENETUNREACH:
+		l.end(c, &f.Refused)
+	default:
+		l.end(c, &f.Cut)
+	}
+}
+
+func (l *failoverLoad) end(c *failoverClient, as *int) {
+	if as != nil {
+		*as++
+	}
+	rawClose(c.fd)
+	c.over = true
+	l.open--
+}
