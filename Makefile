@@ -3,7 +3,7 @@ STATICCHECK ?= honnef.co/go/tools/cmd/staticcheck@v0.8.2
 # What the proxy needs (iptables), what the tests are written with, and a C compiler for the race detector.
 PACKAGES    := iptables iproute2 conntrack procps curl netcat-openbsd gcc libc6-dev dnsmasq-base bind9-dnsutils
 
-.PHONY: build demo test test-cluster lint bench bench-udp bench-data deps clean
+.PHONY: build demo test test-cluster lint bench bench-udp bench-data bench-failover deps clean
 
 build:
 	CGO_ENABLED=0 go build -trimpath -ldflags '-X main.version=$(VERSION)' -o bin/redial ./cmd/redial
@@ -37,6 +37,11 @@ bench-udp: deps build
 bench-data: deps build
 	CGO_ENABLED=0 go build -trimpath -o bin/redial-bench ./cmd/redial-bench
 	@bin/redial-bench data
+
+# What clients notice of backends that fail, beside the same.
+bench-failover: deps build
+	CGO_ENABLED=0 go build -trimpath -o bin/redial-bench ./cmd/redial-bench
+	@bin/redial-bench failover
 
 # Installs what is missing, or says what it is.
 deps:

@@ -19,13 +19,13 @@ import (
 type failoverOptions struct {
 	rounds, seconds      int
 	rate, tenRate, wave  int
-	patience             time.Duration
+	warm, patience       time.Duration
 	faults, systems      []string
 	redial, before, json string
 }
 
 func failoverCommand() *cobra.Command {
-	o := &failoverOptions{rounds: 3, seconds: 4, rate: 500, tenRate: 2000, wave: 1000, patience: 10 * time.Second, redial: besideUs("redial")}
+	o := &failoverOptions{rounds: 3, seconds: 4, rate: 500, tenRate: 2000, wave: 1000, warm: time.Second, patience: 10 * time.Second, redial: besideUs("redial")}
 	inside := false
 	cmd := &cobra.Command{
 		Use:   "failover",
@@ -33,7 +33,7 @@ func failoverCommand() *cobra.Command {
 		Long: `Serves TCP backends by kernel DNAT, by HAProxy, by nginx stream and by redial, in network namespaces
 that are made for it, and lets one of the backends fail while short connections are begun at a fixed
 rate. Nothing tells the systems of it. Each process is started anew for each measurement and warmed
-up for a second with all backends well, except before the clients that come all at once.
+up with all backends well, except before the clients that come all at once.
 
 Every answer is compared with its request. Latencies are from the time at which a client was to begin,
 so that a stall is seen in full, and only of clients that were answered. "Tuned" are connect timeouts
@@ -57,6 +57,7 @@ server. The run fails if redial lost a client that could have been saved.`,
 	f.IntVar(&o.rate, "rate", o.rate, "clients per second over three backends")
 	f.IntVar(&o.tenRate, "ten-rate", o.tenRate, "clients per second over ten backends")
 	f.IntVar(&o.wave, "wave", o.wave, "clients that come all at once")
+	f.DurationVar(&o.warm, "warm", o.warm, "how long clients are begun for before those that are counted")
 	f.DurationVar(&o.patience, "patience", o.patience, "how long a client waits for its answer")
 	f.StringSliceVar(&o.faults, "faults", o.faults, "only faults whose names, with that of their backends, contain one of these; always \""+allWell+"\" of the same backends")
 	f.StringSliceVar(&o.systems, "systems", o.systems, "only systems whose names contain one of these")
@@ -76,6 +77,9 @@ func (o *failoverOptions) validate() error {
 		if f.value < 1 || f.value > f.atMost {
 			return fmt.Errorf("--%s %d: want 1 to %d", f.name, f.value, f.atMost)
 		}
+	}
+	if o.warm < 0 || o.warm > time.Hour {
+		return fmt.Errorf("--warm %s: want 0s to 1h", o.warm)
 	}
 	if o.patience <= 0 {
 		return fmt.Errorf("--patience %s: want more than 0", o.patience)
@@ -115,18 +119,19 @@ func benchFailover(ctx context.Context, out io.Writer, o *failoverOptions) error
 		}
 		if report.Environment.Versions == nil {
 			report.Environment = environmentOf(all)
+			fmt.Fprint(out, report.heading())
 		}
 		all = slices.DeleteFunc(all, func(s *system) bool { return s.absent != "" || !among(o.systems, s.name) })
 		for _, f := range faults {
 			if err := report.measure(ctx, p, sc, f, all, o); err != nil {
 				return err
 			}
+			fmt.Fprint(out, report.tables(sc.name, f.name))
 		}
 		if err := p.heal(); err != nil {
 			return err
 		}
 	}
-	fmt.Fprint(out, report)
 	if o.json != "" {
 		b, err := json.MarshalIndent(report, "", "  ")
 		if err != nil {
@@ -171,7 +176,7 @@ func (s *system) measureFailover(ctx context.Context, p *pods, sc scene, f fault
 		}
 	}
 	duration := time.Duration(o.seconds) * time.Second
-	args := []string{"failover-load", s.address, "--patience", o.patience.String(), "--for", duration.String(), "--warm", "1s"}
+	args := []string{"failover-load", s.address, "--patience", o.patience.String(), "--for", duration.String(), "--warm", o.warm.String()}
 	switch {
 	case sc.wave:
 		args = append(args, "--wave", fmt.Sprint(o.wave))

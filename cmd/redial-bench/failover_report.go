@@ -60,42 +60,49 @@ func (s *failoverSeries) title() string {
 	return title
 }
 
-func (r *failoverReport) String() string {
-	var b strings.Builder
-	fmt.Fprintf(&b, "## Failing backends\n%s\n", r.Environment)
-	fmt.Fprintf(&b, "Short connections, %d/s over three backends, %d/s over ten, or %d at once; %d rounds of %d s; clients wait for %s.\n"+
+// heading is what stands before the tables.
+func (r *failoverReport) heading() string {
+	return fmt.Sprintf("## Failing backends\n%s\n"+
+		"Short connections, %d/s over three backends, %d/s over ten, or %d at once; %d rounds of %d s; clients wait for %s.\n"+
 		"Failed are of all rounds; latencies are medians (and ranges) of the rounds, in ms, from when a client was to begin, of those\n"+
 		"that were answered; with a fault, what is added to the same system's in the same round with all well.\n",
-		r.Rate, r.TenRate, r.Wave, r.Rounds, r.Seconds, r.Patience)
+		r.Environment, r.Rate, r.TenRate, r.Wave, r.Rounds, r.Seconds, r.Patience)
+}
+
+// tables shows one fault: one table, or one per wave.
+func (r *failoverReport) tables(scene, fault string) string {
 	var titles []string
 	tables := map[string]*table{}
 	for _, s := range r.Series {
+		if s.Scene != scene || s.Fault != fault {
+			continue
+		}
 		title := s.title()
-		t, ok := tables[title]
-		if !ok {
-			plus := "added "
-			if s.Fault == allWell {
-				plus = ""
-			}
-			t = newTable("system", "failed", "how", plus+"p50", plus+"p99", plus+"max")
-			titles, tables[title] = append(titles, title), t
+		if tables[title] == nil {
+			titles, tables[title] = append(titles, title), newTable(s.columns()...)
 		}
-		asked, f := s.failures()
-		cells := []string{s.System, fmt.Sprintf("%d of %d", f.sum(), asked), f.String()}
-		base := r.find(s.Scene, allWell, s.System, s.Wave)
-		for _, of := range []func(*failoverSample) time.Duration{
-			func(m *failoverSample) time.Duration { return m.P50 },
-			func(m *failoverSample) time.Duration { return m.P99 },
-			func(m *failoverSample) time.Duration { return m.Max },
-		} {
-			cells = append(cells, s.latency(base, of))
-		}
-		t.add(cells...)
+		tables[title].add(s.row(r.find(s.Scene, allWell, s.System, s.Wave))...)
 	}
+	var b strings.Builder
 	for _, title := range titles {
 		fmt.Fprintf(&b, "\n**%s**\n\n%s", title, tables[title])
 	}
 	return b.String()
+}
+
+func (s *failoverSeries) columns() []string {
+	if s.Fault == allWell {
+		return []string{"system", "failed", "how", "p50", "p99", "max"}
+	}
+	return []string{"system", "failed", "how", "added p50", "added p99", "added max"}
+}
+
+func (s *failoverSeries) row(base *failoverSeries) []string {
+	asked, f := s.failures()
+	return []string{s.System, fmt.Sprintf("%d of %d", f.sum(), asked), f.String(),
+		s.latency(base, func(m *failoverSample) time.Duration { return m.P50 }),
+		s.latency(base, func(m *failoverSample) time.Duration { return m.P99 }),
+		s.latency(base, func(m *failoverSample) time.Duration { return m.Max })}
 }
 
 func (s *failoverSeries) failures() (asked int, sum failures) {

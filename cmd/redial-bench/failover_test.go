@@ -36,7 +36,7 @@ func TestFailoverOnASmallScale(t *testing.T) {
 	self, err := os.Executable()
 	require.NoError(t, err)
 	out, err = exec.Command(self, "failover", "--redial", program, "--systems", "DNAT,redial", "--rounds", "1", "--seconds", "1",
-		"--rate", "200", "--ten-rate", "200", "--wave", "60", "--patience", "4s", "--json", results,
+		"--rate", "200", "--ten-rate", "200", "--wave", "60", "--warm", "100ms", "--patience", "4s", "--json", results,
 		"--faults", "refuses,resets,vanishes,all at once").CombinedOutput()
 	if strings.Contains(string(out), "making namespaces") {
 		t.Skip(string(out))
@@ -179,9 +179,7 @@ func TestFailoverIsComparedRoundByRound(t *testing.T) {
 		r.add(sc, bad, "HAProxy", 1, ms(10, 10, 0))
 	}
 	row := func(system string) string {
-		_, table, ok := strings.Cut(r.String(), "**some: bad**")
-		require.True(t, ok, r.String())
-		for line := range strings.Lines(table) {
+		for line := range strings.Lines(r.tables("some", "bad")) {
 			if strings.HasPrefix(line, "| "+system+" ") {
 				return strings.Join(strings.Fields(line), " ")
 			}
@@ -190,7 +188,7 @@ func TestFailoverIsComparedRoundByRound(t *testing.T) {
 	}
 	assert.Equal(t, "| redial | 10 of 30 | 10 cut | 1.0 (1.0 to 2.0) | 2.0 (2.0 to 4.0) | 3.0 (3.0 to 6.0) |", row("redial"), "a round without answers has no latency")
 	assert.Equal(t, "| HAProxy | 30 of 30 | 30 cut | - | - | - |", row("HAProxy"))
-	assert.Contains(t, r.String(), "7.0 (5.0 to 100.0)", "with all well, what it is")
+	assert.Contains(t, r.tables("some", allWell), "7.0 (5.0 to 100.0)", "with all well, what it is")
 
 	assert.ErrorContains(t, r.verdict(), "some: bad, redial: of 30 clients, 10 cut")
 	assert.NotContains(t, r.verdict().Error(), "HAProxy")
@@ -205,7 +203,7 @@ func TestWavesAreKeptApart(t *testing.T) {
 	for wave := 1; wave <= 2; wave++ {
 		r.add(scene{name: "some", wave: true}, fault{name: allWell}, "redial", wave, &failoverSample{Asked: wave})
 	}
-	assert.Contains(t, r.String(), "**some: all well, wave 2**")
+	assert.Contains(t, r.tables("some", allWell), "**some: all well, wave 2**")
 	assert.Equal(t, 2, r.find("some", allWell, "redial", 2).Samples[0].Asked)
 }
 
@@ -218,6 +216,7 @@ func TestFailoverOptionsAreBounded(t *testing.T) {
 		func(o *failoverOptions) { o.rate = 20_001 },
 		func(o *failoverOptions) { o.tenRate = 0 },
 		func(o *failoverOptions) { o.wave = -1 },
+		func(o *failoverOptions) { o.warm = -1 },
 		func(o *failoverOptions) { o.patience = 0 },
 	} {
 		bad := good
