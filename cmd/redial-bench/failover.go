@@ -122,10 +122,10 @@ func benchFailover(ctx context.Context, out io.Writer, o *failoverOptions) error
 			fmt.Fprint(out, report.heading())
 		}
 		all = slices.DeleteFunc(all, func(s *system) bool { return s.absent != "" || !among(o.systems, s.name) })
+		if err := report.measure(ctx, p, sc, faults, all, o); err != nil {
+			return err
+		}
 		for _, f := range faults {
-			if err := report.measure(ctx, p, sc, f, all, o); err != nil {
-				return err
-			}
 			fmt.Fprint(out, report.tables(sc.name, f.name))
 		}
 		if err := p.heal(); err != nil {
@@ -144,17 +144,20 @@ func benchFailover(ctx context.Context, out io.Writer, o *failoverOptions) error
 	return report.verdict()
 }
 
-// measure measures the systems in turn, so that the machine's moods are shared out among them.
-func (r *failoverReport) measure(ctx context.Context, p *pods, sc scene, f fault, all []*system, o *failoverOptions) error {
+// measure measures the systems in turn, so that the machine's moods are shared out among them, and each round with all well
+// as well as with the faults, since the one is compared with the others.
+func (r *failoverReport) measure(ctx context.Context, p *pods, sc scene, faults []fault, all []*system, o *failoverOptions) error {
 	for round := range o.rounds {
-		progress("%s, %s: round %d of %d", sc.name, f.name, round+1, o.rounds)
-		for _, s := range all {
-			samples, err := s.measureFailover(ctx, p, sc, f, o)
-			if err != nil {
-				return s.explain(fmt.Errorf("%s, %s, %s: %w", sc.name, f.name, s.name, err))
-			}
-			for i, sample := range samples {
-				r.add(sc, f, s.name, i+1, sample)
+		for _, f := range faults {
+			progress("%s, round %d of %d: %s", sc.name, round+1, o.rounds, f.name)
+			for _, s := range all {
+				samples, err := s.measureFailover(ctx, p, sc, f, o)
+				if err != nil {
+					return s.explain(fmt.Errorf("%s, %s, %s: %w", sc.name, f.name, s.name, err))
+				}
+				for i, sample := range samples {
+					r.add(sc, f, s.name, i+1, sample)
+				}
 			}
 		}
 	}

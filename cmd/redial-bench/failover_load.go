@@ -22,6 +22,8 @@ type failoverSample struct {
 	P50      time.Duration `json:"p50"` // nanoseconds from when a client was to begin until it had its answer, of those that got one
 	P99      time.Duration `json:"p99"`
 	Max      time.Duration `json:"max"`
+	// Late is how long after its time the latest client was begun: what the machine alone has added to latencies.
+	Late time.Duration `json:"late"`
 }
 
 // failoverLoad is the clients, all served by one thread: each connects, asks once, and closes. They begin when it is their
@@ -182,6 +184,7 @@ func (l *failoverLoad) begin(i int) error {
 		return err
 	}
 	c.fd = fd
+	l.sample.Late = max(l.sample.Late, time.Since(c.due))
 	l.begun++
 	l.open++
 	_, _, errno := unix.RawSyscall(unix.SYS_CONNECT, uintptr(fd), uintptr(unsafe.Pointer(&l.remote)), unix.SizeofSockaddrInet4)

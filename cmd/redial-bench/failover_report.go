@@ -65,7 +65,8 @@ func (r *failoverReport) heading() string {
 	return fmt.Sprintf("## Failing backends\n%s\n"+
 		"Short connections, %d/s over three backends, %d/s over ten, or %d at once; %d rounds of %d s; clients wait for %s.\n"+
 		"Failed are of all rounds; latencies are medians (and ranges) of the rounds, in ms, from when a client was to begin, of those\n"+
-		"that were answered; with a fault, what is added to the same system's in the same round with all well.\n",
+		"that were answered; with a fault, what is added to the same system's in the same round with all well.\n"+
+		"Begun late is how much of the longest the machine has added, by not letting a client begin at its time.\n",
 		r.Environment, r.Rate, r.TenRate, r.Wave, r.Rounds, r.Seconds, r.Patience)
 }
 
@@ -92,9 +93,9 @@ func (r *failoverReport) tables(scene, fault string) string {
 
 func (s *failoverSeries) columns() []string {
 	if s.Fault == allWell {
-		return []string{"system", "failed", "how", "p50", "p99", "max"}
+		return []string{"system", "failed", "how", "p50", "p99", "max", "begun late"}
 	}
-	return []string{"system", "failed", "how", "added p50", "added p99", "added max"}
+	return []string{"system", "failed", "how", "added p50", "added p99", "added max", "begun late"}
 }
 
 func (s *failoverSeries) row(base *failoverSeries) []string {
@@ -102,7 +103,8 @@ func (s *failoverSeries) row(base *failoverSeries) []string {
 	return []string{s.System, fmt.Sprintf("%d of %d", f.sum(), asked), f.String(),
 		s.latency(base, func(m *failoverSample) time.Duration { return m.P50 }),
 		s.latency(base, func(m *failoverSample) time.Duration { return m.P99 }),
-		s.latency(base, func(m *failoverSample) time.Duration { return m.Max })}
+		s.latency(base, func(m *failoverSample) time.Duration { return m.Max }),
+		s.latency(nil, func(m *failoverSample) time.Duration { return m.Late })}
 }
 
 func (s *failoverSeries) failures() (asked int, sum failures) {

@@ -169,7 +169,7 @@ func TestClientsTellHowTheyFailed(t *testing.T) {
 
 func TestFailoverIsComparedRoundByRound(t *testing.T) {
 	ms := func(asked, cut int, p time.Duration) *failoverSample {
-		return &failoverSample{Asked: asked, Failures: failures{Cut: cut}, P50: p * time.Millisecond, P99: 2 * p * time.Millisecond, Max: 3 * p * time.Millisecond}
+		return &failoverSample{Asked: asked, Failures: failures{Cut: cut}, P50: p * time.Millisecond, P99: 2 * p * time.Millisecond, Max: 3 * p * time.Millisecond, Late: 4 * time.Millisecond}
 	}
 	sc, well, bad := scene{name: "some"}, fault{name: allWell, lossless: true}, fault{name: "bad", lossless: true}
 	r := &failoverReport{}
@@ -186,8 +186,8 @@ func TestFailoverIsComparedRoundByRound(t *testing.T) {
 		}
 		return ""
 	}
-	assert.Equal(t, "| redial | 10 of 30 | 10 cut | 1.0 (1.0 to 2.0) | 2.0 (2.0 to 4.0) | 3.0 (3.0 to 6.0) |", row("redial"), "a round without answers has no latency")
-	assert.Equal(t, "| HAProxy | 30 of 30 | 30 cut | - | - | - |", row("HAProxy"))
+	assert.Equal(t, "| redial | 10 of 30 | 10 cut | 1.0 (1.0 to 2.0) | 2.0 (2.0 to 4.0) | 3.0 (3.0 to 6.0) | 4.0 (4.0 to 4.0) |", row("redial"), "a round without answers has no latency")
+	assert.Equal(t, "| HAProxy | 30 of 30 | 30 cut | - | - | - | - |", row("HAProxy"))
 	assert.Contains(t, r.tables("some", allWell), "7.0 (5.0 to 100.0)", "with all well, what it is")
 
 	assert.ErrorContains(t, r.verdict(), "some: bad, redial: of 30 clients, 10 cut")
