@@ -51,7 +51,7 @@ func (r *Relay) Listen(addr netip.AddrPort, name string, b Balancer) (*Listener,
 	if addr.Addr().Is4() {
 		network = "tcp4"
 	}
-	lc := net.ListenConfig{Control: r.listenOptions, KeepAlive: -1}
+	lc := net.ListenConfig{Control: r.listenOptions(addr), KeepAlive: -1}
 	lc.SetMultipathTCP(false)
 	nl, err := lc.Listen(context.Background(), network, addr.String())
 	if err != nil {

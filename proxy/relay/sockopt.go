@@ -2,6 +2,7 @@ package relay
 
 import (
 	"net"
+	"net/netip"
 	"syscall"
 	"time"
 
@@ -19,8 +20,17 @@ const unansweredRTOs = 12
 const tcpClose = 7
 
 // listenOptions sets what accepted connections inherit, which costs nothing per connection.
-func (r *Relay) listenOptions(_, _ string, raw syscall.RawConn) error {
-	return control(raw, func(fd int) error { return setTimeouts(fd, r.cfg.KeepAlive, r.cfg.UserTimeout) })
+func (r *Relay) listenOptions(addr netip.AddrPort) func(_, _ string, raw syscall.RawConn) error {
+	return func(_, _ string, raw syscall.RawConn) error {
+		return control(raw, func(fd int) error {
+			if r.cfg.ListenControl != nil {
+				if err := r.cfg.ListenControl(fd, addr); err != nil {
+					return err
+				}
+			}
+			return setTimeouts(fd, r.cfg.KeepAlive, r.cfg.UserTimeout)
+		})
+	}
 }
 
 // dialOptions prepares a backend socket before it connects.

@@ -1,0 +1,262 @@
+package local
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"strconv"
+	"strings"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// protocol tells our routes. Nobody in iproute2's rt_protos, nor any routing daemon of FRR, BIRD or Cilium, has it.
+	protocol = 214
+	// metric is worse than the 0 of the kernel's own entries for the addresses that interfaces have.
+	metric = 1024
+	// scratchTable is one that no routing rule of anybody's looks at; for probing.
+	scratchTable = 0x52444c
+)
+
+// table is what there is of one family.
+type table struct {
+	ours   map[netip.Prefix]netip.Addr // our routes, with their sources
+	strays []route                     // routes of ours that are not as we write them now, or that a probe left
+	// What others have made local: single addresses and ranges.
+	hosts  map[netip.Addr]bool
+	ranges []netip.Prefix
+	// networks are other destinations that packets are sent to, the default route aside.
+	networks []network
+	gateways map[netip.Addr]bool
+	addrs    []address
+	uplink   int // index of the interface of the default route; 0: none
+}
+
+// network is a destination of a route.
+type network struct {
+	prefix    netip.Prefix
+	device    string
+	onLink    bool // of IPv4: whoever has an address in it is asked for by ARP
+	arpIgnore int
+}
+
+// address is a usable one of an interface that is up.
+type address struct {
+	addr     netip.Addr
+	device   int
+	loopback bool
+}
+
+// route is one of ours.
+type route struct {
+	prefix                netip.Prefix
+	table, device, metric int
+}
+
+func ourRoute(p netip.Prefix) route {
+	return route{prefix: p, table: unix.RT_TABLE_LOCAL, metric: metric}
+}
+
+// routing is the kernel's, or a test's.
+type routing interface {
+	read(v6 bool) (table, error)
+	// set adds a route to the table local, or replaces ours.
+	set(p netip.Prefix, source netip.Addr, replace bool) error
+	// remove deletes one of ours; ESRCH: there is none.
+	remove(route) error
+	// try adds a route where it has no effect, and removes it.
+	try(v6 bool) error
+}
+
+type kernel struct{}
+
+func (kernel) read(v6 bool) (table, error) {
+	family := netlink.FAMILY_V4
+	if v6 {
+		family = netlink.FAMILY_V6
+	}
+	t := table{ours: map[netip.Prefix]netip.Addr{}, hosts: map[netip.Addr]bool{}, gateways: map[netip.Addr]bool{}}
+	links, err := netlink.LinkList()
+	if err != nil {
+		return table{}, fmt.Errorf("listing interfaces: %w", err)
+	}
+	byIndex := map[int]*netlink.LinkAttrs{}
+	for _, l := range links {
+		byIndex[l.Attrs().Index] = l.Attrs()
+	}
+	addrs, err := netlink.AddrList(nil, family)
+	if err != nil {
+		return table{}, fmt.Errorf("listing addresses: %w", err)
+	}
+	for _, a := range addrs {
+		if l := byIndex[a.LinkIndex]; l != nil && l.Flags&net.FlagUp != 0 {
+			if addr, ok := usable(a); ok {
+				t.addrs = append(t.addrs, address{addr, a.LinkIndex, l.Flags&net.FlagLoopback != 0})
+			}
+		}
+	}
+	best := -1
+	collect := func(r netlink.Route) bool {
+		p, ok := destination(r, v6)
+		if !ok {
+			return true
+		}
+		l := byIndex[r.LinkIndex]
+		switch {
+		case r.Protocol == protocol && r.Table == unix.RT_TABLE_LOCAL && r.Type == unix.RTN_LOCAL && r.Priority == metric &&
+			l != nil && l.Flags&net.FlagLoopback != 0:
+			source, _ := netip.AddrFromSlice(r.Src)
+			t.ours[p] = source.Unmap()
+		case r.Protocol == protocol && r.Type == unix.RTN_LOCAL && (r.Table == unix.RT_TABLE_LOCAL || r.Table == scratchTable):
+			t.strays = append(t.strays, route{p, r.Table, r.LinkIndex, r.Priority})
+		case r.Type == unix.RTN_LOCAL && r.Table == unix.RT_TABLE_LOCAL && p.IsSingleIP():
+			t.hosts[p.Addr()] = true
+		case r.Type == unix.RTN_LOCAL && r.Table == unix.RT_TABLE_LOCAL:
+			t.ranges = append(t.ranges, p)
+		case r.Type == unix.RTN_UNICAST && p.Bits() == 0:
+			t.addGateways(r)
+			if r.Table == unix.RT_TABLE_MAIN && (best < 0 || r.Priority < best) {
+				t.uplink, best = r.LinkIndex, r.Priority
+				if r.LinkIndex == 0 && len(r.MultiPath) > 0 {
+					t.uplink = r.MultiPath[0].LinkIndex
+				}
+			}
+		case r.Type == unix.RTN_UNICAST && !p.Addr().IsLinkLocalUnicast():
+			t.addGateways(r)
+			n := network{prefix: p}
+			if l != nil {
+				n.device = l.Name
+				if n.onLink = !v6 && r.Scope == netlink.SCOPE_LINK && l.RawFlags&unix.IFF_NOARP == 0; n.onLink {
+					n.arpIgnore = arpIgnore(l.Name)
+				}
+			}
+			t.networks = append(t.networks, n)
+		}
+		return true
+	}
+	// A listing during which something changes may have holes: the kernel says so, and the next is likely to be whole.
+	filter := &netlink.Route{Table: unix.RT_TABLE_UNSPEC}
+	for range 5 {
+		routes, e := netlink.RouteListFiltered(family, filter, netlink.RT_FILTER_TABLE)
+		if err = e; errors.Is(err, netlink.ErrDumpInterrupted) {
+			continue
+		}
+		if err != nil {
+			return table{}, err
+		}
+		for _, r := range routes {
+			collect(r)
+		}
+		return t, nil
+	}
+	return table{}, err
+}
+
+func (t *table) addGateways(r netlink.Route) {
+	gateways := []net.IP{r.Gw}
+	for _, hop := range r.MultiPath {
+		gateways = append(gateways, hop.Gw)
+	}
+	for _, g := range gateways {
+		if a, ok := netip.AddrFromSlice(g); ok {
+			t.gateways[a.Unmap()] = true
+		}
+	}
+}
+
+func destination(r netlink.Route, v6 bool) (netip.Prefix, bool) {
+	if r.Dst == nil { // the default route, as some kernels and versions of the library tell it
+		if v6 {
+			return netip.PrefixFrom(netip.IPv6Unspecified(), 0), true
+		}
+		return netip.PrefixFrom(netip.IPv4Unspecified(), 0), true
+	}
+	addr, ok := netip.AddrFromSlice(r.Dst.IP)
+	bits, size := r.Dst.Mask.Size()
+	if addr = addr.Unmap(); size == 128 && addr.Is4() {
+		return netip.Prefix{}, false // ::ffff:0:0/96, which nobody's packets go to
+	}
+	return netip.PrefixFrom(addr, bits), ok
+}
+
+func (kernel) set(p netip.Prefix, source netip.Addr, replace bool) error {
+	lo, err := loopback()
+	if err != nil {
+		return err
+	}
+	r := localRoute(p, unix.RT_TABLE_LOCAL, lo)
+	if source.IsValid() {
+		r.Src = source.AsSlice()
+	}
+	if replace {
+		return netlink.RouteReplace(r)
+	}
+	return netlink.RouteAdd(r)
+}
+
+func (kernel) remove(r route) error {
+	if r.device == 0 {
+		var err error
+		if r.device, err = loopback(); err != nil {
+			return err
+		}
+	}
+	del := localRoute(r.prefix, r.table, r.device)
+	del.Priority = r.metric
+	return netlink.RouteDel(del)
+}
+
+func (kernel) try(v6 bool) error {
+	p := netip.MustParsePrefix("192.0.2.1/32") // RFC 5737, RFC 3849
+	if v6 {
+		p = netip.MustParsePrefix("2001:db8::1/128")
+	}
+	lo, err := loopback()
+	if err != nil {
+		return err
+	}
+	r := localRoute(p, scratchTable, lo)
+	if err := netlink.RouteReplace(r); err != nil {
+		return err
+	}
+	return netlink.RouteDel(r)
+}
+
+func localRoute(p netip.Prefix, table, device int) *netlink.Route {
+	r := &netlink.Route{
+		Dst:   &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())},
+		Table: table, Type: unix.RTN_LOCAL, Protocol: protocol, LinkIndex: device, Priority: metric,
+	}
+	if p.Addr().Is4() {
+		r.Scope = netlink.SCOPE_HOST
+	}
+	return r
+}
+
+func loopback() (int, error) {
+	interfaces, err := net.Interfaces()
+	for _, i := range interfaces {
+		if i.Flags&net.FlagLoopback != 0 {
+			return i.Index, nil
+		}
+	}
+	return 0, errors.Join(errors.New("there is no loopback interface"), err)
+}
+
+// arpIgnore returns the effective setting: the kernel takes the greater of the two (IN_DEV_MAXCONF).
+func arpIgnore(device string) int {
+	value := 0
+	for _, d := range []string{"all", device} {
+		text, err := os.ReadFile("/proc/sys/net/ipv4/conf/" + d + "/arp_ignore")
+		if err != nil {
+			continue // unknown counts as unset, which errs on the safe side
+		}
+		n, _ := strconv.Atoi(strings.TrimSpace(string(text)))
+		value = max(value, n)
+	}
+	return value
+}
