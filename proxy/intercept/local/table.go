@@ -74,7 +74,17 @@ type routing interface {
 
 type kernel struct{}
 
-func (kernel) read(v6 bool) (table, error) {
+// read lists again when something changed meanwhile: then the listing may have holes, and the kernel says so.
+func (kernel) read(v6 bool) (t table, err error) {
+	for range 10 {
+		if t, err = readTable(v6); !errors.Is(err, netlink.ErrDumpInterrupted) {
+			break
+		}
+	}
+	return t, err
+}
+
+func readTable(v6 bool) (table, error) {
 	family := netlink.FAMILY_V4
 	if v6 {
 		family = netlink.FAMILY_V6
@@ -138,22 +148,9 @@ func (kernel) read(v6 bool) (table, error) {
 		}
 		return true
 	}
-	// A listing during which something changes may have holes: the kernel says so, and the next is likely to be whole.
-	filter := &netlink.Route{Table: unix.RT_TABLE_UNSPEC}
-	for range 5 {
-		routes, e := netlink.RouteListFiltered(family, filter, netlink.RT_FILTER_TABLE)
-		if err = e; errors.Is(err, netlink.ErrDumpInterrupted) {
-			continue
-		}
-		if err != nil {
-			return table{}, err
-		}
-		for _, r := range routes {
-			collect(r)
-		}
-		return t, nil
-	}
-	return table{}, err
+	all := &netlink.Route{Table: unix.RT_TABLE_UNSPEC}
+	err = netlink.RouteListFilteredIter(family, all, netlink.RT_FILTER_TABLE, collect)
+	return t, err
 }
 
 func (t *table) addGateways(r netlink.Route) {
