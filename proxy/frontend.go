@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"errors"
+	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
@@ -59,6 +60,9 @@ func (f *frontend) listen(r *relay.Relay, addrs []netip.AddrPort) error {
 		}
 		l, err := f.listenAt(r, addr)
 		if err != nil {
+			if portTaken(err) && addr.Port() != f.port {
+				err = fmt.Errorf("%w: another process has the port, there or at all addresses of the node: have it listen on an address of its own, or give the Service another port", err)
+			}
 			errs = append(errs, err)
 			continue
 		}

@@ -78,6 +78,7 @@ func (p *Proxier) reconcile(ctx context.Context) error {
 		return fmt.Errorf("preparing: %w", err)
 	}
 	p.mu.Lock()
+	p.yield(&plan)
 	p.openMissing(&plan)
 	want := p.state(&plan)
 	p.mu.Unlock()
@@ -104,6 +105,29 @@ func (p *Proxier) reconcile(ctx context.Context) error {
 	p.owners = plan.owners
 	p.written()
 	return nil
+}
+
+// yield closes listeners on VIPs that another frontend is to have: both cannot listen there at once.
+func (p *Proxier) yield(plan *plan) {
+	type place struct {
+		protocol config.Protocol
+		addr     netip.AddrPort
+	}
+	heirs := map[place]frontendKey{}
+	for key, vips := range plan.frontends {
+		for _, addr := range p.listenAddrs(vips, 0) {
+			if addr.Port() != 0 {
+				heirs[place{key.name.Protocol, addr}] = key
+			}
+		}
+	}
+	for key, f := range p.frontends {
+		kept := slices.DeleteFunc(slices.Collect(maps.Keys(f.listeners)), func(addr netip.AddrPort) bool {
+			heir, wanted := heirs[place{key.name.Protocol, addr}]
+			return wanted && heir != key
+		})
+		f.keep(kept)
+	}
 }
 
 // openMissing opens the frontends that the plan has and that do not exist, or are broken. What cannot be opened becomes a

@@ -117,8 +117,8 @@ func (n *node) snapshot() metrics.Snapshot {
 	for _, family := range config.Families {
 		s.Families[family] = metrics.Family{}
 	}
-	if n.rules != nil {
-		stats := n.rules.Stats()
+	if n.steer.rules != nil {
+		stats := n.steer.rules.Stats()
 		s.Families[config.IPv4], s.Families[config.IPv6] = rulesOf(stats.IPv4), rulesOf(stats.IPv6)
 	}
 	for _, local := range sum.Sync.NoLocal {
