@@ -81,6 +81,7 @@ func (*Routes) BindAddr(v intercept.VIP, _ uint16) netip.AddrPort {
 func (r *Routes) Prepare(ctx context.Context, vips []intercept.VIP) error {
 	defer r.publish()
 	return r.each(func(f *family) error {
+		f.retry()
 		addrs := slices.Clone(f.addrs)
 		for _, v := range vips {
 			if f.serves(v) {
@@ -100,6 +101,7 @@ func (r *Routes) Commit(ctx context.Context, want intercept.State) error {
 	defer r.publish()
 	var refused []error
 	err := r.each(func(f *family) error {
+		f.retry()
 		var valid []intercept.Binding
 		for _, b := range want.Bindings {
 			if b.VIP.Addr.Is6() != f.v6 {

@@ -7,6 +7,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// retry finds out whether a family that did not work does now.
+func (f *family) retry() {
+	if f.broken != nil {
+		f.broken = f.probe()
+	}
+}
+
 // probe reports whether routes of this family can be written.
 func (f *family) probe() error {
 	err := f.kernel.try(f.v6)

@@ -140,7 +140,7 @@ func readTable(v6 bool) (table, error) {
 			n := network{prefix: p}
 			if l != nil {
 				n.device = l.Name
-				if n.onLink = !v6 && r.Scope == netlink.SCOPE_LINK && l.RawFlags&unix.IFF_NOARP == 0; n.onLink {
+				if n.onLink = !v6 && r.Scope == netlink.SCOPE_LINK && l.RawFlags&(unix.IFF_NOARP|unix.IFF_LOOPBACK) == 0; n.onLink {
 					n.arpIgnore = arpIgnore(l.Name)
 				}
 			}
