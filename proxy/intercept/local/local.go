@@ -55,7 +55,7 @@ func newRoutes(cfg Config, k routing) (*Routes, error) {
 		r.families = append(r.families, f)
 	}
 	if r.families[0].broken != nil && r.families[1].broken != nil {
-		return nil, fmt.Errorf("virtual addresses cannot be made local: run as root or with CAP_NET_ADMIN, with lo up, or with "+
+		return nil, fmt.Errorf("virtual addresses cannot be made local: run as root or with CAP_NET_ADMIN, or with "+
 			"--interception=none: %w", errors.Join(failures...))
 	}
 	var err error

@@ -24,8 +24,6 @@ func (f *family) probe() error {
 	switch {
 	case errors.Is(err, unix.EPERM):
 		advice = ": it takes CAP_NET_ADMIN in this network namespace"
-	case errors.Is(err, unix.ENETDOWN):
-		advice = ": set lo up"
 	case errors.Is(err, unix.EOPNOTSUPP), errors.Is(err, unix.EAFNOSUPPORT), errors.Is(err, unix.EACCES), errors.Is(err, unix.ENODEV):
 		advice = ": the kernel has the family turned off"
 	}

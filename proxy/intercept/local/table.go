@@ -26,7 +26,7 @@ const (
 type table struct {
 	ours   map[netip.Prefix]netip.Addr // our routes, with their sources
 	strays []route                     // routes of ours that are not as we write them now, or that a probe left
-	// What others have made local: single addresses and ranges.
+	// What others have made local: single addresses, those of interfaces included, and ranges.
 	hosts  map[netip.Addr]bool
 	ranges []netip.Prefix
 	// networks are other destinations that packets are sent to, the default route aside.
@@ -103,6 +103,10 @@ func readTable(v6 bool) (table, error) {
 		return table{}, fmt.Errorf("listing addresses: %w", err)
 	}
 	for _, a := range addrs {
+		// The kernel writes the local route of an IPv6 address some time after the address (addrconf_dad_work).
+		if addr, ok := netip.AddrFromSlice(a.IP); ok {
+			t.hosts[addr.Unmap()] = true
+		}
 		if l := byIndex[a.LinkIndex]; l != nil && l.Flags&net.FlagUp != 0 {
 			if addr, ok := usable(a); ok {
 				t.addrs = append(t.addrs, address{addr, a.LinkIndex, l.Flags&net.FlagLoopback != 0})
