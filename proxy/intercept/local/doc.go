@@ -16,7 +16,7 @@
 //
 // The metric is worse than that of the kernel's own entries (0), so an address that the node gets later wins, and theirs
 // and ours are told apart when either goes. src is what the node's own clients connect from: without it the kernel would
-// have them come from the VIP itself (fib_select_path, ip6_route_get_saddr). It follows the node's addresses: the one of
+// have them come from the VIP itself (ip_route_output_key_hash_rcu, ip6_route_get_saddr). It follows the node's addresses: the one of
 // the default route's interface first. When an address goes, the kernel removes the IPv4 routes with it as src
 // (fib_sync_down_addr) and clears it in IPv6 ones (rt6_remove_prefsrc): Verify notices both.
 //
@@ -27,7 +27,8 @@
 // policy Local drops is refused here, and the node's own clients have no way around that policy. [Routes.Limits] says so.
 //
 // A listener on the VIP is a socket like any other. Where another process listens on the same port of all addresses
-// (an ingress on 0.0.0.0:80), the Service cannot have it: binding fails with EADDRINUSE, and the others work. The reverse
+// (an ingress on 0.0.0.0:80), the Service cannot have it: binding fails with EADDRINUSE, and the others work. Its VIP then
+// is not local, unless by a Service CIDR or another port, which leads its clients to that process. The reverse
 // is true of ports that no Service has: what the node listens on at all its addresses (sshd on 0.0.0.0:22) answers at
 // every VIP as well, as with kube-proxy's IPVS mode. Restrict that by a firewall, if there is one, or by listening on the
 // node's own address. Connections to a VIP that is removed get no packet any more.

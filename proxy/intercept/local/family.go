@@ -25,7 +25,8 @@ type family struct {
 	stale     bool // the kernel has told of changes since
 	addrs     []netip.Addr
 	committed bool
-	source    netip.Addr // of our routes; the zero value until one is chosen
+	settled   []netip.Prefix // the Service CIDRs with which all was found in force; nil: it is to be looked at
+	source    netip.Addr     // of our routes; the zero value until one is chosen
 
 	dubious         map[netip.Prefix]string // Service CIDRs that cannot be local as a whole, and why
 	added, removed  int
@@ -54,7 +55,7 @@ func (f *family) refresh() error {
 	if err != nil {
 		return fmt.Errorf("reading %s routes: %w", familyName(f.v6), err)
 	}
-	f.table, f.read, f.stale = t, true, false
+	f.table, f.read, f.stale, f.settled = t, true, false, nil
 	f.source = t.sourceFor(f.source)
 	if f.source != f.sourceExplained {
 		f.log.WithField("source", f.source).Info("the node's own clients connect to virtual addresses from here")
@@ -65,6 +66,9 @@ func (f *family) refresh() error {
 
 // inForce reports whether exactly what the last Commit wanted is there.
 func (f *family) inForce(cidrs []netip.Prefix) bool {
+	if f.settled != nil && slices.Equal(f.settled, cidrs) {
+		return true // since then nothing was read
+	}
 	p := f.plan(f.addrs, cidrs)
 	if len(f.table.strays) > 0 || len(f.table.ours) != len(p.want) {
 		return false
@@ -74,6 +78,7 @@ func (f *family) inForce(cidrs []netip.Prefix) bool {
 			return false
 		}
 	}
+	f.settled = append([]netip.Prefix{}, cidrs...)
 	return true
 }
 

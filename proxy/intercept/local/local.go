@@ -28,6 +28,7 @@ type Routes struct {
 	cfg      Config
 	families []*family // IPv4 first
 	watch    *watch
+	close    func() // of what families use; nil: nothing
 
 	mu    sync.Mutex // guards stats; never held across a system call
 	stats Stats
@@ -40,7 +41,19 @@ var (
 
 // New finds out whether routes can be written, by writing one to a table that nothing looks at. It fails if neither
 // family works; the message says what to do. It leaves nothing behind.
-func New(cfg Config) (*Routes, error) { return newRoutes(cfg, kernel{}) }
+func New(cfg Config) (*Routes, error) {
+	k, err := newKernel()
+	if err != nil {
+		return nil, err
+	}
+	r, err := newRoutes(cfg, k)
+	if err != nil {
+		k.h.Close()
+		return nil, err
+	}
+	r.close = k.h.Close
+	return r, nil
+}
 
 func newRoutes(cfg Config, k routing) (*Routes, error) {
 	if cfg.Log == nil {
@@ -67,7 +80,12 @@ func newRoutes(cfg Config, k routing) (*Routes, error) {
 }
 
 // Close ends watching for changes of routes. The routes stay.
-func (r *Routes) Close() error { return r.watch.close() }
+func (r *Routes) Close() error {
+	if r.close != nil {
+		r.close()
+	}
+	return r.watch.close()
+}
 
 // Limits implements intercept.Limited.
 func (*Routes) Limits() intercept.Limits { return intercept.Limits{ClientsAlike: true, Refuses: true} }
@@ -132,7 +150,7 @@ func (r *Routes) Commit(ctx context.Context, want intercept.State) error {
 			}
 		}
 		err := f.removeRest(addrs, r.cidrs())
-		f.addrs, f.committed = addrs, err == nil
+		f.addrs, f.committed, f.settled = addrs, err == nil, nil
 		if err == nil {
 			err = ctx.Err()
 		}
@@ -188,7 +206,7 @@ func (r *Routes) Verify(ctx context.Context) (bool, error) {
 func (r *Routes) Cleanup(ctx context.Context) error {
 	defer r.publish()
 	return r.each(func(f *family) error {
-		f.addrs, f.committed, f.stale = nil, false, true
+		f.addrs, f.committed, f.settled, f.stale = nil, false, nil, true
 		return errors.Join(f.clear(), ctx.Err())
 	})
 }

@@ -18,6 +18,8 @@ const (
 	protocol = 214
 	// metric is worse than the 0 of the kernel's own entries for the addresses that interfaces have.
 	metric = 1024
+	// loopback is the index of lo in each network namespace (LOOPBACK_IFINDEX).
+	loopback = 1
 	// scratchTable is one that no routing rule of anybody's looks at; for probing.
 	scratchTable = 0x52444c
 )
@@ -72,25 +74,41 @@ type routing interface {
 	try(v6 bool) error
 }
 
-type kernel struct{}
+// kernel is this network namespace's. Its zero value opens a socket for each request; with a handle, one is kept.
+type kernel struct{ h *netlink.Handle }
+
+func newKernel() (kernel, error) {
+	h, err := netlink.NewHandle(unix.NETLINK_ROUTE)
+	if err != nil {
+		return kernel{}, fmt.Errorf("opening a netlink socket: %w", err)
+	}
+	return kernel{h}, nil
+}
+
+func (k kernel) handle() *netlink.Handle {
+	if k.h == nil {
+		return &netlink.Handle{}
+	}
+	return k.h
+}
 
 // read lists again when something changed meanwhile: then the listing may have holes, and the kernel says so.
-func (kernel) read(v6 bool) (t table, err error) {
+func (k kernel) read(v6 bool) (t table, err error) {
 	for range 10 {
-		if t, err = readTable(v6); !errors.Is(err, netlink.ErrDumpInterrupted) {
+		if t, err = k.readTable(v6); !errors.Is(err, netlink.ErrDumpInterrupted) {
 			break
 		}
 	}
 	return t, err
 }
 
-func readTable(v6 bool) (table, error) {
+func (k kernel) readTable(v6 bool) (table, error) {
 	family := netlink.FAMILY_V4
 	if v6 {
 		family = netlink.FAMILY_V6
 	}
 	t := table{ours: map[netip.Prefix]netip.Addr{}, hosts: map[netip.Addr]bool{}, gateways: map[netip.Addr]bool{}}
-	links, err := netlink.LinkList()
+	links, err := k.handle().LinkList()
 	if err != nil {
 		return table{}, fmt.Errorf("listing interfaces: %w", err)
 	}
@@ -98,7 +116,7 @@ func readTable(v6 bool) (table, error) {
 	for _, l := range links {
 		byIndex[l.Attrs().Index] = l.Attrs()
 	}
-	addrs, err := netlink.AddrList(nil, family)
+	addrs, err := k.handle().AddrList(nil, family)
 	if err != nil {
 		return table{}, fmt.Errorf("listing addresses: %w", err)
 	}
@@ -121,8 +139,7 @@ func readTable(v6 bool) (table, error) {
 		}
 		l := byIndex[r.LinkIndex]
 		switch {
-		case r.Protocol == protocol && r.Table == unix.RT_TABLE_LOCAL && r.Type == unix.RTN_LOCAL && r.Priority == metric &&
-			l != nil && l.Flags&net.FlagLoopback != 0:
+		case r.Protocol == protocol && r.Table == unix.RT_TABLE_LOCAL && r.Type == unix.RTN_LOCAL && r.Priority == metric && r.LinkIndex == loopback:
 			source, _ := netip.AddrFromSlice(r.Src)
 			t.ours[p] = source.Unmap()
 		case r.Protocol == protocol && r.Type == unix.RTN_LOCAL && (r.Table == unix.RT_TABLE_LOCAL || r.Table == scratchTable):
@@ -153,7 +170,7 @@ func readTable(v6 bool) (table, error) {
 		return true
 	}
 	all := &netlink.Route{Table: unix.RT_TABLE_UNSPEC}
-	err = netlink.RouteListFilteredIter(family, all, netlink.RT_FILTER_TABLE, collect)
+	err = k.handle().RouteListFilteredIter(family, all, netlink.RT_FILTER_TABLE, collect)
 	return t, err
 }
 
@@ -184,68 +201,44 @@ func destination(r netlink.Route, v6 bool) (netip.Prefix, bool) {
 	return netip.PrefixFrom(addr, bits), ok
 }
 
-func (kernel) set(p netip.Prefix, source netip.Addr, replace bool) error {
-	lo, err := loopback()
-	if err != nil {
-		return err
-	}
-	r := localRoute(p, unix.RT_TABLE_LOCAL, lo)
+func (k kernel) set(p netip.Prefix, source netip.Addr, replace bool) error {
+	r := localRoute(p, unix.RT_TABLE_LOCAL)
 	if source.IsValid() {
 		r.Src = source.AsSlice()
 	}
 	if replace {
-		return netlink.RouteReplace(r)
+		return k.handle().RouteReplace(r)
 	}
-	return netlink.RouteAdd(r)
+	return k.handle().RouteAdd(r)
 }
 
-func (kernel) remove(r route) error {
-	if r.device == 0 {
-		var err error
-		if r.device, err = loopback(); err != nil {
-			return err
-		}
-	}
-	del := localRoute(r.prefix, r.table, r.device)
-	del.Priority = r.metric
-	return netlink.RouteDel(del)
+func (k kernel) remove(r route) error {
+	del := localRoute(r.prefix, r.table)
+	del.LinkIndex, del.Priority = r.device, r.metric
+	return k.handle().RouteDel(del)
 }
 
-func (kernel) try(v6 bool) error {
+func (k kernel) try(v6 bool) error {
 	p := netip.MustParsePrefix("192.0.2.1/32") // RFC 5737, RFC 3849
 	if v6 {
 		p = netip.MustParsePrefix("2001:db8::1/128")
 	}
-	lo, err := loopback()
-	if err != nil {
+	r := localRoute(p, scratchTable)
+	if err := k.handle().RouteReplace(r); err != nil {
 		return err
 	}
-	r := localRoute(p, scratchTable, lo)
-	if err := netlink.RouteReplace(r); err != nil {
-		return err
-	}
-	return netlink.RouteDel(r)
+	return k.handle().RouteDel(r)
 }
 
-func localRoute(p netip.Prefix, table, device int) *netlink.Route {
+func localRoute(p netip.Prefix, table int) *netlink.Route {
 	r := &netlink.Route{
 		Dst:   &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())},
-		Table: table, Type: unix.RTN_LOCAL, Protocol: protocol, LinkIndex: device, Priority: metric,
+		Table: table, Type: unix.RTN_LOCAL, Protocol: protocol, LinkIndex: loopback, Priority: metric,
 	}
 	if p.Addr().Is4() {
 		r.Scope = netlink.SCOPE_HOST
 	}
 	return r
-}
-
-func loopback() (int, error) {
-	interfaces, err := net.Interfaces()
-	for _, i := range interfaces {
-		if i.Flags&net.FlagLoopback != 0 {
-			return i.Index, nil
-		}
-	}
-	return 0, errors.Join(errors.New("there is no loopback interface"), err)
 }
 
 // arpIgnore returns the effective setting: the kernel takes the greater of the two (IN_DEV_MAXCONF).
