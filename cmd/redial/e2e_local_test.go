@@ -3,7 +3,6 @@ package main
 import (
 	"fmt"
 	"strings"
-	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -206,15 +205,15 @@ func TestBackendThatIsLocalVIP(t *testing.T) {
 
 func TestLocalNeedsPrivileges(t *testing.T) {
 	t.Parallel()
-	for _, interception := range []string{interceptLocal, interceptAuto} {
-		r := newInstance(t, t.TempDir(), "--interception="+interception).withoutIPTables()
-		r.cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
-		r.asNobody()
-		err := r.cmd.Run()
-		require.Error(t, err)
-		assert.Contains(t, r.log.String(), "CAP_NET_ADMIN", interception)
-		assert.Contains(t, r.log.String(), "--interception=none", interception)
-	}
+	lab.Run(t, func(t *testing.T, _ *lab.Host) {
+		for _, interception := range []string{interceptLocal, interceptAuto} {
+			r := newInstance(t, t.TempDir(), "--interception="+interception).withoutIPTables()
+			r.asNobody()
+			require.Error(t, r.cmd.Run())
+			assert.Contains(t, r.log.String(), "CAP_NET_ADMIN", interception)
+			assert.Contains(t, r.log.String(), "--interception=none", interception)
+		}
+	})
 }
 
 func TestServiceCIDR(t *testing.T) {
