@@ -23,7 +23,7 @@ func (r *instance) withoutIPTables() *instance {
 // for new interfaces by itself.
 func addressing(t *testing.T, node *lab.Host) string {
 	t.Helper()
-	out, err := node.Output("sh", "-ec", "{ ip -o addr; ip -4 route show table all; ip -6 route show table all; ip rule; } | grep -v 'fe80::\\|ff00::\\|anycast' | sort")
+	out, err := node.Output("sh", "-ec", "{ ip -o addr; ip -4 route show table all; ip -6 route show table all; ip rule; } | grep -v 'fe80::\\|proto kernel' | sort")
 	require.NoError(t, err)
 	return out
 }
