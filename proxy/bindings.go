@@ -23,6 +23,11 @@ func (p *Proxier) state(plan *plan) intercept.State {
 	return want
 }
 
+// restrictedNodePorts reports whether NodePorts are to be open at some of the node's addresses only.
+func (p *Proxier) restrictedNodePorts() bool {
+	return p.cfg.NoLocalhostNodePorts || p.cfg.NodePortAddresses.Prefixes(p.node) != nil
+}
+
 // bindings are the VIPs of the plan whose listeners exist, or that are to be dropped. A VIP whose clients on this node
 // should come to a frontend that could not be opened is for them what it is for others.
 func (p *Proxier) bindings(plan *plan) []intercept.Binding {

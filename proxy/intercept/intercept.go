@@ -4,7 +4,8 @@
 // the kernel deliver traffic for the former to the latter. One sync is: Prepare, open listeners on BindAddr, Commit.
 // A back end tracks what it has written itself; callers always pass the whole wanted set. Calls are never concurrent.
 //
-// Back ends: package iptables (REDIRECT rules), and [None] here, which steers nothing.
+// Back ends: package iptables (REDIRECT rules), package local (listening on the VIPs themselves), and [None] here, which
+// steers nothing. Package intercepttest has the conformance suite for those that steer.
 package intercept
 
 import (
@@ -129,7 +130,8 @@ type Interceptor interface {
 	// Prepare makes it possible to listen for these VIPs. It only adds, so that what is steered now stays so.
 	Prepare(ctx context.Context, vips []VIP) error
 	// BindAddr returns where the proxy must listen for v, given the proxy port allocated to its frontend. VIPs of one
-	// frontend may share an answer; each distinct answer is one listener.
+	// frontend may share an answer; each distinct answer is one listener. An answer whose port is 0 when asked with port 0
+	// tells that it takes a proxy port at all.
 	BindAddr(v VIP, port uint16) netip.AddrPort
 	// Commit puts exactly this state in force and removes everything else of ours. A binding that the kernel refuses does
 	// not hold up the others: Commit steers those, and returns a BindingError for it (joined with others by
