@@ -81,6 +81,7 @@ func (s *nodeStore) Replace(objects []any, _ string) error {
 		s.gone()
 	}
 	s.resource.holds(found, true)
+	s.tracker.NodeDelivered()
 	return nil
 }
 
