@@ -181,12 +181,14 @@ func anyAddr(f config.Family) netip.Addr {
 	return netip.IPv6Unspecified()
 }
 
-// sameShape reports whether a and b want the same frontends: whether only endpoints and affinity changed, if anything.
+// sameShape reports whether a and b want the same frontends and rules: whether only endpoints and affinity changed, if
+// anything.
 func sameShape(a, b *config.Service) bool {
 	if a == nil || b == nil {
 		return (a == nil || len(a.Ports) == 0) && (b == nil || len(b.Ports) == 0)
 	}
-	return a.Created.Equal(b.Created) && slices.EqualFunc(a.Ports, b.Ports, config.ServicePort.SameFrontend)
+	return a.Created.Equal(b.Created) && a.HealthCheckNodePort == b.HealthCheckNodePort &&
+		slices.EqualFunc(a.Ports, b.Ports, config.ServicePort.SameFrontend)
 }
 
 // sameEndpoints reports whether a and b, if they have the same ports, have the same endpoints behind them.
