@@ -39,10 +39,10 @@ func TestNode(t *testing.T) {
 				return b.says("no Node object", "node:node-1", "policy Local drops", "--hostname-override") == 1
 			})
 			require.Equal(t, NodeMissing, b.source.Status().Node)
-			require.Equal(t, config.Node{Name: "node-1"}, b.tracker.Node())
+			require.Equal(t, config.Node{Name: "node-1", Leaving: true}, b.tracker.Node())
 
 			api.put("nodes", newNode("node-1", "a"))
-			b.node("it is here", func(n config.Node) bool { return n.Zone == "a" && len(n.Addrs) == 1 })
+			b.node("it is here", func(n config.Node) bool { return n.Zone == "a" && len(n.Addrs) == 1 && !n.Leaving })
 			b.fact("found", func() bool { return b.source.Status().Node == NodeFound && b.says("Node object is here") == 1 })
 			require.Empty(t, b.tracker.Node().PodCIDRs)
 			n := newNode("node-1", "b")
