@@ -19,6 +19,7 @@ const (
 	servicesChain   = prefix + "SERVICES"
 	nodePortsChain  = prefix + "NODEPORTS"
 	inputChain      = prefix + "INPUT"
+	healthChain     = prefix + "HEALTH"
 	scratchChain    = prefix + "SCRATCH"
 )
 
@@ -59,6 +60,8 @@ type layout struct {
 	node []netip.Addr
 	// nodePorts say where NodePorts are open.
 	nodePorts nodePorts
+	// healthChecks are the TCP ports to let in, sorted.
+	healthChecks []uint16
 }
 
 // render lays out the rules of one family. It is a pure function; leaves may come in any order.
@@ -108,6 +111,9 @@ func (l layout) renderNat(leaves []leaf) []chain {
 // range, and replies to it are none of our business.
 //
 // If some rule drops, what it led to the discard port ends here, before it is let in anywhere.
+//
+// Health checks are let in before the guard. Every packet that comes to this node passes here, so that one rule keeps those
+// away from theirs that cannot be meant.
 func (l layout) renderFilter(drops bool) []chain {
 	c := chain{name: inputChain}
 	unreachable := "icmp-port-unreachable"
@@ -121,6 +127,9 @@ func (l layout) renderFilter(drops bool) []chain {
 			c.rules = append(c.rules, fmt.Sprintf("-p %s -m %s --dport %d %s -j DROP", p.name, p.name, discardPort, translated))
 		}
 	}
+	if n := len(l.healthChecks); n > 0 {
+		c.rules = append(c.rules, fmt.Sprintf("-p tcp -m tcp --dport %d:%d -j %s", l.healthChecks[0], l.healthChecks[n-1], healthChain))
+	}
 	if l.ports.Size() > 0 {
 		for _, p := range protocols {
 			match := fmt.Sprintf("-p %s -m %s --dport %d:%d", p.name, p.name, l.ports.First, l.ports.Last)
@@ -132,7 +141,14 @@ func (l layout) renderFilter(drops bool) []chain {
 	if len(c.rules) == 0 {
 		return nil
 	}
-	return []chain{c}
+	if len(l.healthChecks) == 0 {
+		return []chain{c}
+	}
+	health := chain{name: healthChain}
+	for _, port := range l.healthChecks {
+		health.rules = append(health.rules, fmt.Sprintf("-p tcp -m tcp --dport %d -j ACCEPT", port))
+	}
+	return []chain{c, health}
 }
 
 // compareVIPs is the order of rules: address, protocol, port.

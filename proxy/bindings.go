@@ -14,6 +14,7 @@ func (p *Proxier) state(plan *plan) intercept.State {
 		NodePorts:            p.cfg.NodePortAddresses.Prefixes(p.node),
 		NoLocalhostNodePorts: p.cfg.NoLocalhostNodePorts,
 		Pods:                 p.cfg.LocalPods.sources(p.node),
+		HealthChecks:         p.healthCheckPorts(),
 	}
 	closed := want.NodePorts != nil && len(want.NodePorts) == 0
 	if closed && !p.closed {

@@ -172,6 +172,7 @@ func TestHealthChecks(t *testing.T) {
 		g.eventually(func() bool { return c.now() == s.want }, s.name)
 	}
 	assert.Equal(t, []string{"a"}, reached(g.listenOf("web", config.LocalPool)))
+	assert.Equal(t, []uint16{31000}, g.rec.committed().HealthChecks, "the host's firewall is to let them in")
 	g.place("web", l1)
 	g.eventually(func() bool { return c.now() == "[web 31000 1]" }, "one")
 	g.tracker.SetNode(config.Node{Name: there})
@@ -197,6 +198,10 @@ func TestHealthChecks(t *testing.T) {
 	delete(c.taken, 31001)
 	c.mu.Unlock()
 	g.eventually(func() bool { return g.problem("third", ReasonHealthCheckFailed) == "" }, "the failure to go")
+
+	g.eventually(func() bool { return slices.Equal(g.rec.committed().HealthChecks, []uint16{31000, 31001}) }, "both to be let in")
+	g.tracker.SetService(object("third", "198.18.0.3", balanced(31001), func(s *v1.Service) { s.Spec.HealthCheckNodePort = 31002 }))
+	g.eventually(func() bool { return slices.Equal(g.rec.committed().HealthChecks, []uint16{31000, 31002}) }, "the number alone to be news")
 
 	g.tracker.SetService(object("web", "198.18.0.1"))
 	g.tracker.DeleteService(config.ServiceName{Namespace: "default", Name: "third"})

@@ -24,6 +24,8 @@ type frontend struct {
 	listeners map[netip.AddrPort]listener
 	vips      []vip // those steered here since the last successful sync
 	open      bool
+	// serving are the endpoints, usable or not, that go on with the UDP clients they have.
+	serving []netip.AddrPort
 	// behind is what the balancer was told last, of a frontend that may have to drop.
 	behind balancer.Config
 	// drops means that clients are to be dropped without an answer, not refused: the pool is the node's and has no usable
@@ -95,6 +97,7 @@ func (f *frontend) keep(addrs []netip.AddrPort) {
 // forbids.
 func (f *frontend) update(port *config.ServicePort, node config.Node, log *logrus.Entry) (flipped bool) {
 	usable := config.Usable(port.Endpoints, f.key.family, f.key.pool, node)
+	f.serving = config.Serving(port.Endpoints, f.key.family)
 	before := f.drops
 	f.drops = f.key.pool == config.LocalPool && len(usable) == 0 &&
 		len(config.Usable(port.Endpoints, f.key.family, config.ClusterPool, node)) > 0
@@ -128,7 +131,7 @@ func (f *frontend) apply(c balancer.Config, log *logrus.Entry) {
 	}
 	for _, l := range f.listeners {
 		if udp, ok := l.(*relay.UDPListener); ok {
-			udp.Retain(usable)
+			udp.Retain(slices.Concat(usable, f.serving))
 		}
 	}
 	open := len(usable) > 0

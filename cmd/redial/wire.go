@@ -123,6 +123,7 @@ func wire(opts *options, log *logrus.Entry, fds int) (*node, error) {
 	n := &node{opts: opts, log: log, started: time.Now(), fds: fds}
 	n.tracker = config.NewTracker(config.Options{
 		Node:               config.Node{Name: opts.nodeName},
+		AwaitNode:          opts.cluster(),
 		PrimaryIP:          opts.nodeIP,
 		ServiceProxyName:   opts.serviceProxyName,
 		DisableExternalIPs: opts.disableExternalIPs,

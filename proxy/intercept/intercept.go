@@ -107,13 +107,17 @@ type State struct {
 	NoLocalhostNodePorts bool
 	// Pods tell the packets that pods of this node send; nil means that they cannot be told from those of other nodes.
 	Pods []PodSource
+	// HealthChecks are the TCP ports at which load balancers ask the proxy for a Service's endpoints. Nothing is steered
+	// there; but they are open whatever the host's policy for what comes in. Sorted, each once.
+	HealthChecks []uint16
 }
 
 // Equal reports whether s and o ask for the same.
 func (s State) Equal(o State) bool {
 	return slices.EqualFunc(s.Bindings, o.Bindings, Binding.Equal) &&
 		(s.NodePorts == nil) == (o.NodePorts == nil) && slices.Equal(s.NodePorts, o.NodePorts) &&
-		s.NoLocalhostNodePorts == o.NoLocalhostNodePorts && slices.Equal(s.Pods, o.Pods)
+		s.NoLocalhostNodePorts == o.NoLocalhostNodePorts && slices.Equal(s.Pods, o.Pods) &&
+		slices.Equal(s.HealthChecks, o.HealthChecks)
 }
 
 // PodSource tells packets that come from pods of this node, by one of its fields.
