@@ -61,7 +61,6 @@ func (c *steady) draw() (*exchange, *lab.Host) {
 func (c *steady) once() {
 	x, host := c.draw()
 	c.registry.register(x)
-	defer c.registry.all.Delete(x.id)
 	c.ledger.open(x.id)
 	err := c.exchange(x, host)
 	if x.phase == phaseOpening {
@@ -72,6 +71,7 @@ func (c *steady) once() {
 		c.ledger.violate("%v: at the client: %v", x, err)
 	case err != nil:
 		c.ledger.judge(x, err)
+		pause(50 * time.Millisecond)
 	default:
 		c.ledger.count("bytes", x.up+x.down)
 	}
@@ -176,10 +176,13 @@ func (c *steady) ping(p *patient, in *bufio.Reader, x *exchange) error {
 	return nil
 }
 
+// handshakePatience bounds connecting to the proxy, which accepts at once whatever the backends do.
+const handshakePatience = 10 * time.Second
+
 // dialSteady connects. Keep-alive finds soon that a connection was forgotten by connection tracking.
 func dialSteady(from *lab.Host, address string) (conn net.Conn, err error) {
 	d := net.Dialer{
-		Timeout: faultPatience, FallbackDelay: -1,
+		Timeout: handshakePatience, FallbackDelay: -1,
 		KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: time.Second, Interval: time.Second, Count: int(faultPatience / time.Second)},
 	}
 	err = from.Do(func() (err error) {

@@ -19,7 +19,8 @@ type ledger struct {
 	cuts       []cut
 	violations []string
 	counts     map[string]int
-	violated   chan struct{} // closed by the first violation
+	noted      map[string]bool // what has been excused since the last line that is no excuse
+	violated   chan struct{}   // closed by the first violation
 }
 
 // outage is a time in which new connections, or UDP requests, may fail.
@@ -40,7 +41,7 @@ type cut struct {
 }
 
 func newLedger() *ledger {
-	return &ledger{began: time.Now(), opening: map[uint64]time.Time{}, counts: map[string]int{}, violated: make(chan struct{})}
+	return &ledger{began: time.Now(), opening: map[uint64]time.Time{}, counts: map[string]int{}, noted: map[string]bool{}, violated: make(chan struct{})}
 }
 
 // say notes something for the report of a failure.
@@ -51,6 +52,7 @@ func (l *ledger) say(format string, args ...any) {
 }
 
 func (l *ledger) sayLocked(format string, args ...any) {
+	clear(l.noted)
 	l.lines = append(l.lines, fmt.Sprintf("%8.3f  %s", time.Since(l.began).Seconds(), fmt.Sprintf(format, args...)))
 }
 
@@ -117,16 +119,23 @@ func (l *ledger) opened(id uint64) {
 	l.counts["connections"]++
 }
 
-// settled reports that no connection is being opened that has begun before a moment.
+// settled reports that no connection is being opened that has begun before a moment. Those that may fail do not count: a
+// SYN that was sent while there were no rules goes astray with all that follow it.
 func (l *ledger) settled(at time.Time) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, began := range l.opening {
-		if began.Before(at) {
+		if began.Before(at) && !l.suffered(began) {
 			return false
 		}
 	}
 	return true
+}
+
+func (l *ledger) suffered(began time.Time) bool {
+	return slices.ContainsFunc(l.outages, func(o *outage) bool {
+		return o.tcp && (o.until.IsZero() || began.Before(o.until))
+	})
 }
 
 // judge decides whether a failed exchange may have failed.
@@ -135,7 +144,13 @@ func (l *ledger) judge(x *exchange, err error) {
 	reason := l.excuse(x)
 	if reason != "" {
 		l.counts["excused: "+reason]++
-		l.sayLocked("excused by %s: %v: %v", reason, x, err)
+		if !l.noted[reason] {
+			noted := l.noted
+			l.noted = nil
+			l.sayLocked("excused by %s, the first one: %v: %v", reason, x, err)
+			l.noted = noted
+			l.noted[reason] = true
+		}
 	}
 	l.mu.Unlock()
 	if reason == "" {

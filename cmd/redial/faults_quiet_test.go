@@ -29,8 +29,12 @@ func (s *trial) footprint() footprint {
 	s.t.Helper()
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	get := func(path string) string {
-		resp, err := client.Get("http://127.0.0.1:10249" + path)
-		require.NoError(s.t, err)
+		var resp *http.Response
+		s.await("metrics served", func() bool { // not at once where the port was another process's
+			var err error
+			resp, err = client.Get("http://127.0.0.1:10249" + path)
+			return err == nil
+		})
 		defer resp.Body.Close()
 		body, err := io.ReadAll(resp.Body)
 		require.NoError(s.t, err)
@@ -60,8 +64,10 @@ const (
 // settle has the clients end and expects everything to be as if nothing had happened.
 func (s *trial) settle(before footprint) {
 	s.t.Helper()
+	s.ledger.say("clients are to end")
 	close(s.end)
 	s.clients.Wait()
+	s.ledger.say("clients have ended")
 	s.awaitOld()
 	s.awaitShown()
 	s.redial.await("every connection and session over", func(st *status) bool {
@@ -121,7 +127,7 @@ func (s *trial) checkCounters(st *status) {
 // checkRules compares the rules with those of a process that knows of no past.
 func (s *trial) checkRules() {
 	s.t.Helper()
-	grown := chains(savedRules(s.t, s.node))
+	grown := chains(s.namedRules())
 	s.redial.signal(unix.SIGTERM)
 	require.NoError(s.t, s.redial.wait())
 	out, err := runRedial("cleanup")
@@ -131,9 +137,30 @@ func (s *trial) checkRules() {
 	}
 	s.redial = s.redial.restart()
 	s.awaitShown()
-	if d := difference(chains(savedRules(s.t, s.node)), grown); d != "" {
+	if d := difference(chains(s.namedRules()), grown); d != "" {
 		s.ledger.violate("the rules differ from those made afresh: %s", d)
 	}
+}
+
+// namedRules are all rules, in which the ports that redial says to be of a Service port are called by its name: a process
+// that starts while another one drains has to take other ports for UDP.
+func (s *trial) namedRules() string {
+	s.t.Helper()
+	rules := strings.Split(savedRules(s.t, s.node), "== ")
+	for i, part := range rules {
+		for _, svc := range s.redial.status().Services {
+			for _, p := range svc.Ports {
+				for _, f := range p.Fronts {
+					if strings.HasPrefix(part, "ip6") == (f.Family == "IPv6") {
+						port, name := fmt.Sprintf("--to-ports %d", f.ProxyPort), fmt.Sprintf("--to-ports of %s:%s/%s/%s", svc.Name, p.Name, p.Protocol, f.Pool)
+						part = regexp.MustCompile(fmt.Sprintf(`(?m)(-p %s .*)%s$`, strings.ToLower(string(p.Protocol)), port)).ReplaceAllString(part, "${1}"+name)
+					}
+				}
+			}
+		}
+		rules[i] = part
+	}
+	return strings.Join(rules, "== ")
 }
 
 // chains splits what [savedRules] returns into the rules of each chain, whose order matters; that of chains does not.
