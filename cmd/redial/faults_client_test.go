@@ -43,13 +43,13 @@ func (c *steady) run() {
 	}
 }
 
-// draw makes up an exchange. Sizes are from 1 B to 1 MB, small ones as often as large ones.
+// draw makes up an exchange. Sizes are from 1 B to 1 MB, small ones as often as large ones; of the pings, which last, there are half as many as of each other shape.
 func (c *steady) draw() (*exchange, *lab.Host) {
 	at := c.places[c.rng.IntN(len(c.places))]
 	size := func() int { return int(math.Pow(2, c.rng.Float64()*20)) }
 	x := &exchange{
 		from: at.host.Name, address: at.tcp[c.rng.IntN(len(at.tcp))],
-		shape: shapes[c.rng.IntN(len(shapes))], up: size(), down: size(),
+		shape: shapes[c.rng.IntN(2*len(shapes)-1)/2], up: size(), down: size(),
 		waits: c.rng.IntN(2) == 0, slow: c.rng.IntN(10) == 0,
 	}
 	if x.shape == shapePings {

@@ -27,10 +27,11 @@ const (
 	faultsSummary = "FAULTS_SUMMARY"
 )
 
-// A round has a network and a redial of its own, and lasts for roundTime at most.
+// A round has a network and a redial of its own, and lasts for roundTime at most, since [lab.Run] ends it after four minutes
+// and a slow machine needs some of them to come to rest.
 const (
 	shortFaults  = 12 * time.Second
-	roundTime    = 2 * time.Minute
+	roundTime    = time.Minute
 	faultClients = 8
 )
 
@@ -93,7 +94,8 @@ func faultRound(t *testing.T, node *lab.Host, seed uint64, kinds []string, durat
 			t.Errorf("%s", v)
 		}
 		if t.Failed() {
-			t.Logf("%s; the last events:\n%s", summary, s.ledger.report(50))
+			t.Logf("%s; the last events:\n%s\nthe same faults again: FAULTS_SEED=%d FAULTS_FOR=%s FAULTS_ONLY=%s go test -race -run '^TestFaults$' ./cmd/redial",
+				summary, s.ledger.report(50), seed, duration, os.Getenv(faultsOnly))
 		}
 	}()
 	before := s.footprint()
