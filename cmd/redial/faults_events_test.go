@@ -76,12 +76,14 @@ func (s *trial) breakOrMend(e event) {
 	s.pods[e.pod].breakIt(e, s.pace)
 }
 
-// starve leaves redial a few file descriptors for a while that is shorter than its patience with dials.
+// starve leaves redial a few file descriptors for a while that is shorter than its patience with dials. Clients of TCP wait; a
+// datagram for which there is no descriptor is lost, and nothing is left to send it later.
 func (s *trial) starve() {
 	s.t.Helper()
 	pid := s.redial.cmd.Process.Pid
 	var was unix.Rlimit
 	require.NoError(s.t, unix.Prlimit(pid, unix.RLIMIT_NOFILE, nil, &was))
+	end := s.ledger.suffer(outage{what: faultFDs, udp: true})
 	few := was
 	few.Cur = uint64(countFDs(s.t, s.redial)) + 2
 	require.NoError(s.t, unix.Prlimit(pid, unix.RLIMIT_NOFILE, &few, nil))
@@ -90,6 +92,10 @@ func (s *trial) starve() {
 	}
 	require.NoError(s.t, unix.Prlimit(pid, unix.RLIMIT_NOFILE, &was, nil))
 	s.awaitShown()
+	end()
+	// Before the next time, those that have waited get on: what they may wait for is limited in all.
+	since := time.Now()
+	s.await("connections that waited for descriptors", func() bool { return s.ledger.settled(since) })
 }
 
 // restart replaces redial as a rolling update does. Who is served by the old process goes on until the drain timeout.
