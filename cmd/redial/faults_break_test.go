@@ -42,8 +42,6 @@ func (b *faultyBackend) breakIt(e event, pace func(int)) {
 	case faultReset:
 		b.endings = append(b.endings, b.ledger.suffer(outage{what: faultReset, tcp: true, spokenOnly: resetIsRetried}))
 		b.mode.resetting.Store(true)
-	case faultBacklog:
-		b.mode.gate.Lock()
 	case faultSlow:
 		b.mode.slow.Store(true)
 	}
@@ -64,8 +62,6 @@ func (b *faultyBackend) mend(e event) {
 		b.rules(bothFamilies, "-D", "OUTPUT", "-j", "DROP")
 	case faultReset:
 		b.mode.resetting.Store(false)
-	case faultBacklog:
-		b.mode.gate.Unlock()
 	case faultSlow:
 		b.mode.slow.Store(false)
 	}

@@ -93,7 +93,7 @@ func (c *steady) exchange(x *exchange, host *lab.Host) error {
 	in := bufio.NewReader(p)
 	greeting, err := in.ReadString('\n')
 	if err != nil {
-		return fmt.Errorf("waiting for the greeting: %w", err)
+		return fmt.Errorf("waiting for the greeting: %w", endOf(err))
 	}
 	x.backend, x.phase = strings.TrimSpace(greeting), phaseLive
 	c.ledger.opened(x.id)
@@ -162,7 +162,7 @@ func (c *steady) ping(p *patient, in *bufio.Reader, x *exchange) error {
 		}
 		line, err := in.ReadString('\n')
 		if err != nil {
-			return fmt.Errorf("ping %d: %w", i, err)
+			return fmt.Errorf("ping %d: %w", i, endOf(err))
 		}
 		if line != fmt.Sprintf("PING %d %d\n", x.id, i) {
 			return fmt.Errorf("%w: ping %d answered by %q", errCorrupt, i, line)
@@ -174,6 +174,14 @@ func (c *steady) ping(p *patient, in *bufio.Reader, x *exchange) error {
 		}
 	}
 	return nil
+}
+
+// endOf tells a FIN, where there should be a line, from other errors.
+func endOf(err error) error {
+	if err == io.EOF {
+		return errCutShort
+	}
+	return err
 }
 
 // handshakePatience bounds connecting to the proxy, which accepts at once whatever the backends do.

@@ -18,6 +18,8 @@ func (s *trial) carryOut(e event) {
 	s.ledger.say("%v", e)
 	s.ledger.count("faults", 1)
 	switch {
+	case e.kind == faultBacklog:
+		s.stall(e)
 	case slices.Contains(backendFaults, e.kind):
 		s.breakOrMend(e)
 	case e.kind == faultListing:
@@ -45,11 +47,15 @@ func (s *trial) carryOut(e event) {
 // left were useless themselves: it may have found that out and not ask them again.
 func (s *trial) takeAway(pod int) {
 	s.t.Helper()
-	if s.plan.pods[pod].good() {
-		return
+	if !s.plan.pods[pod].good() {
+		s.awaitDialsWithout(pod)
 	}
+}
+
+func (s *trial) awaitDialsWithout(pod int) {
+	s.t.Helper()
 	since := time.Now()
-	for _, i := range s.plan.anchors(-1) {
+	for _, i := range s.plan.anchors(pod) {
 		if s.goodSince[i].Before(since) {
 			since = s.goodSince[i]
 		}
@@ -74,6 +80,20 @@ func (s *trial) breakOrMend(e event) {
 		s.takeAway(e.pod)
 	}
 	s.pods[e.pod].breakIt(e, s.pace)
+}
+
+// stall keeps a backend from accepting, for a while. What is in its queue then is connected and waits for the greeting, so
+// the fault has to be over before others are waited for.
+func (s *trial) stall(e event) {
+	s.t.Helper()
+	s.awaitDialsWithout(e.pod)
+	gate := &s.pods[e.pod].mode.gate
+	gate.Lock()
+	for range 3 {
+		s.pace(30)
+	}
+	gate.Unlock()
+	s.giveBack(e)
 }
 
 // starve leaves redial a few file descriptors for a while that is shorter than its patience with dials. Clients of TCP wait; a

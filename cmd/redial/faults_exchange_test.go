@@ -86,6 +86,9 @@ func (r *registry) find(id uint64) *exchange {
 // errCorrupt is worse than any failed connection: bytes that nobody has sent.
 var errCorrupt = errors.New("corrupt")
 
+// errCutShort is an end that looks regular and is not. Only a dead process of redial may leave it, by its kernel.
+var errCutShort = errors.New("ended by a FIN")
+
 // payload is the stream of an exchange in one direction. It is a function of both.
 func payload(id uint64, down bool) io.Reader {
 	var seed [32]byte
@@ -164,7 +167,7 @@ func receive(from *bufio.Reader, id uint64, down bool, size int) error {
 		case err == io.EOF && total == size:
 			return nil
 		case err == io.EOF:
-			return fmt.Errorf("ended by a FIN after %d of %d bytes", total, size)
+			return fmt.Errorf("%w after %d of %d bytes", errCutShort, total, size)
 		case err != nil:
 			return fmt.Errorf("after %d of %d bytes: %w", total, size, err)
 		}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -142,6 +143,9 @@ func (l *ledger) suffered(began time.Time) bool {
 func (l *ledger) judge(x *exchange, err error) {
 	l.mu.Lock()
 	reason := l.excuse(x)
+	if errors.Is(err, errCutShort) && reason != faultKill {
+		reason = "" // a reset has to stay one: the client must not take it for the end
+	}
 	if reason != "" {
 		l.counts["excused: "+reason]++
 		if !l.noted[reason] {

@@ -7,7 +7,8 @@ import (
 	"strings"
 )
 
-// The kinds of faults. Those of a backend last for some events, so that they overlap; the others are over with theirs.
+// The kinds of faults. Those of a backend last for some events, so that they overlap; backlogs and the others are over with
+// their event.
 const (
 	faultRefuse   = "refuse"   // the port is closed: connections that are live go on
 	faultFlap     = "flap"     // ... and opened, several times
@@ -253,6 +254,9 @@ func (p *plan) breakPod(kind string) event {
 	e := event{kind: kind, pod: i}
 	if kind == faultSilent {
 		e.families = [][]string{{"4"}, {"6"}, {"4", "6"}}[families]
+	}
+	if kind == faultBacklog {
+		return e
 	}
 	p.pods[i].fault, p.pods[i].left, p.pods[i].during = kind, span, e
 	return e
