@@ -39,6 +39,12 @@ type backendMode struct {
 	gate            sync.RWMutex // held for writing while nothing is accepted
 }
 
+// pass waits while nothing is accepted.
+func (m *backendMode) pass() {
+	m.gate.RLock()
+	defer m.gate.RUnlock()
+}
+
 // shortQueue is the longest accept queue in pods: it has to be full soon if it is to be full at all.
 const shortQueue = "4"
 
@@ -60,8 +66,7 @@ func addFaultyBackend(t *testing.T, node *lab.Host, n int, r *registry, l *ledge
 // acceptLoop runs until the process ends.
 func (b *faultyBackend) acceptLoop() {
 	for {
-		b.mode.gate.RLock()
-		b.mode.gate.RUnlock()
+		b.mode.pass()
 		conn, err := b.listener.Accept()
 		if err != nil {
 			b.ledger.violate("backend %s cannot accept: %v", b.name, err)
