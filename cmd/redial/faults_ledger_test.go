@@ -142,10 +142,8 @@ func (l *ledger) suffered(began time.Time) bool {
 // judge decides whether a failed exchange may have failed.
 func (l *ledger) judge(x *exchange, err error) {
 	l.mu.Lock()
-	reason := l.excuse(x)
-	if errors.Is(err, errCutShort) && reason != faultKill {
-		reason = "" // a reset has to stay one: the client must not take it for the end
-	}
+	// A reset has to stay one: the client must not take it for the end. A killed process leaves its sockets to the kernel.
+	reason := l.excuse(x, errors.Is(err, errCutShort))
 	if reason != "" {
 		l.counts["excused: "+reason]++
 		if !l.noted[reason] {
@@ -162,10 +160,11 @@ func (l *ledger) judge(x *exchange, err error) {
 	}
 }
 
-func (l *ledger) excuse(x *exchange) string {
+// excuse is the first thing that allows an exchange to fail; with killed, only the death of redial counts.
+func (l *ledger) excuse(x *exchange, killed bool) string {
 	if x.phase == phaseOpening || x.udp {
 		for _, o := range l.outages {
-			if x.udp && !o.udp || !x.udp && !o.tcp || o.spokenOnly && x.waits {
+			if killed && o.what != faultKill || x.udp && !o.udp || !x.udp && !o.tcp || o.spokenOnly && x.waits {
 				continue
 			}
 			if o.until.IsZero() || x.began.Before(o.until) {
@@ -175,6 +174,9 @@ func (l *ledger) excuse(x *exchange) string {
 	}
 	now := time.Now()
 	for _, c := range l.cuts {
+		if killed && c.what != faultKill {
+			continue
+		}
 		mine := c.backend == "" || c.backend == x.backend || x.backend == ""
 		if mine && !x.udp && now.After(c.from) && (c.before.IsZero() || x.began.Before(c.before)) {
 			return c.what
