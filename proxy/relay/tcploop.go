@@ -97,6 +97,9 @@ func (lp *tcpLoop) turns(uintptr) bool {
 			return true
 		}
 		if errno == 0 && n < len(lp.events) && len(lp.more) == 0 {
+			if lp.live == 0 && len(lp.pipes.spare) > 0 {
+				lp.pipes.close(lp.relay) // when it is quiet nothing is held
+			}
 			lp.arm()
 			lp.resting.Store(true)
 			return false
