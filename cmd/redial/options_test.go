@@ -79,6 +79,8 @@ func TestEveryFlagOfKubeProxyIsAccepted(t *testing.T) {
 	}
 	_, err := parseOptions(t, kubeProxyFlags...)
 	assert.NoError(t, err, "all at once")
+	_, err = parseOptions(t, "--cleanup", "--proxy-mode=iptables", "--kubeconfig=/k")
+	assert.NoError(t, err, "rules are removed whatever mode is to come")
 	for arg, want := range map[string]string{
 		"--no-such-flag":                 "unknown flag",
 		"--ipvs-sync-period=soon":        "invalid argument",
