@@ -81,6 +81,8 @@ func TestEveryFlagOfKubeProxyIsAccepted(t *testing.T) {
 	assert.NoError(t, err, "all at once")
 	_, err = parseOptions(t, "--cleanup", "--proxy-mode=iptables", "--kubeconfig=/k")
 	assert.NoError(t, err, "rules are removed whatever mode is to come")
+	_, err = parseOptions(t, "--bind-address=")
+	assert.NoError(t, err, "as good as left out")
 	for arg, want := range map[string]string{
 		"--no-such-flag":                 "unknown flag",
 		"--ipvs-sync-period=soon":        "invalid argument",
