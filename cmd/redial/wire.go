@@ -50,6 +50,9 @@ func run(ctx context.Context, opts *options) error {
 	}
 	log.WithFields(logrus.Fields{"version": versionString(), "fds": fds}).Info("starting")
 	warnOfSharedPorts(opts.ports, log)
+	if rivals := opts.rivals(); len(rivals) > 0 {
+		log.WithField("families", rivals).Warn("kube-proxy's rules are in force: " + rivalsAdvice)
+	}
 	// First of all, since it also keeps a second instance from starting.
 	socket, err := admin.Listen(opts.adminSocket)
 	if err != nil {
@@ -220,6 +223,7 @@ func (n *node) status() status {
 	}
 	if n.rules != nil {
 		s.IPTables = newSteering(n.rules.Stats())
+		s.IPTables.Rivals = n.opts.rivals()
 	}
 	return s
 }
