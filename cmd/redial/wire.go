@@ -94,7 +94,7 @@ func run(ctx context.Context, opts *options) error {
 	})
 	if opts.configFile != "" {
 		running.Go(func() {
-			if err := kubeproxy.Watch(ending, opts.configFile, opts.content, log); err != nil {
+			if err := kubeproxy.Watch(ending, opts.configFile, opts.content, opts.usable, log); err != nil {
 				end(err)
 			}
 		})
