@@ -3,6 +3,7 @@ package main
 import (
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -212,6 +213,8 @@ func TestEndsWhenItsFileChanges(t *testing.T) {
 	writeFile(t, path, fileHeader)
 	r := newInstance(t, dir, "--interception=none", "--config="+path)
 	r.start()
+	writeFile(t, path, fileHeader+"mode: iptables\n")
+	r.await("a file that it could not start with to be refused", func(*status) bool { return strings.Contains(r.log.String(), "cannot be used") })
 	writeFile(t, path, fileHeader+"mode: userspace\n")
 	require.Error(t, r.wait(), "so that a supervisor starts it again")
 	assert.Contains(t, r.log.String(), "the configuration file has changed")
