@@ -1,7 +1,7 @@
 VERSION     ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 STATICCHECK ?= honnef.co/go/tools/cmd/staticcheck@v0.8.2
 # What the proxy needs (iptables), what the tests are written with, and a C compiler for the race detector.
-PACKAGES    := iptables iproute2 conntrack procps curl netcat-openbsd gcc libc6-dev dnsmasq-base bind9-dnsutils
+PACKAGES    := iptables nftables iproute2 conntrack procps curl netcat-openbsd gcc libc6-dev dnsmasq-base bind9-dnsutils
 
 .PHONY: build demo test test-cluster test-faults lint bench bench-udp bench-data deps clean
 

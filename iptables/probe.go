@@ -173,7 +173,6 @@ func (r *Rules) choose(ctx context.Context, h host) error {
 			}
 			fields["mode"], fields["version"] = string(mode), r.families[0].tools.version
 			r.cfg.Log.WithFields(fields).Info("steering traffic with iptables")
-			r.warnOfKubeProxy()
 			return nil
 		}
 		failures = errors.Join(failures, absent[mode][false], absent[mode][true])

@@ -52,7 +52,9 @@ type Proxier struct {
 	log     *logrus.Entry
 	runner  runner
 	started time.Time
-	synced  chan struct{}
+	// checkError is why the rules could not be checked at the last look. It belongs to the runner.
+	checkError string
+	synced     chan struct{}
 	// healthCheckRetry is how long after a failure health checks are tried again.
 	healthCheckRetry time.Duration
 

@@ -22,8 +22,12 @@ func (p *Proxier) step(ctx context.Context, asked bool) error {
 	if !asked {
 		intact, err := p.cfg.Interceptor.Verify(ctx)
 		if err != nil {
-			p.log.WithError(err).Warn("cannot check the rules")
+			p.log.WithError(err).Log(p.unlessSaid(&p.checkError, err, logrus.WarnLevel), "cannot check the rules, trying again")
 			return nil
+		}
+		if p.checkError != "" {
+			p.log.Info("the rules can be checked again")
+			p.checkError = ""
 		}
 		if intact {
 			return nil
@@ -43,18 +47,21 @@ func (p *Proxier) step(ctx context.Context, asked bool) error {
 	defer p.mu.Unlock()
 	p.sync.Syncs++
 	p.sync.Last, p.sync.Took = start, time.Since(start)
-	p.sync.Error = ""
 	if p.cfg.Observer != nil {
 		p.cfg.Observer.Synced(p.sync.Took, p.full, err)
 	}
 	p.full = err != nil
 	if err == nil {
 		p.sync.LastSuccess = time.Now()
+		if p.sync.Error != "" {
+			p.log.Info("syncs succeed again")
+			p.sync.Error = ""
+		}
 	} else {
 		p.sync.Failures++
-		p.sync.Error = err.Error()
+		level := p.unlessSaid(&p.sync.Error, err, logrus.ErrorLevel)
 		if ctx.Err() == nil {
-			p.log.WithError(err).Error("sync failed, trying again")
+			p.log.WithError(err).Log(level, "sync failed, trying again")
 		}
 	}
 	for name := range union(p.wanted, p.logged) {
@@ -65,6 +72,16 @@ func (p *Proxier) step(ctx context.Context, asked bool) error {
 		return errors.New("some Services are not served")
 	}
 	return err
+}
+
+// unlessSaid returns the level to log err at, and remembers it: debug if it is what was said last, since what fails for
+// hours is tried again every few seconds, and at each change.
+func (p *Proxier) unlessSaid(last *string, err error, level logrus.Level) logrus.Level {
+	if *last == err.Error() {
+		return logrus.DebugLevel
+	}
+	*last = err.Error()
+	return level
 }
 
 // reconcile makes the world as wanted: make first, then steer, then break.

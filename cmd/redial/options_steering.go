@@ -80,6 +80,9 @@ func (o *options) validateSteering(c *complaints) {
 	switch o.proxyMode {
 	case "", "userspace":
 	case "iptables", "ipvs", "nftables", "kernelspace":
+		if o.cleanup {
+			break // whose rules are to go can be said with the flags that kube-proxy has
+		}
 		c.add("--proxy-mode %s: redial relays connections in userspace and nothing else: leave the mode out (in a file, mode: \"\") or say userspace, or run kube-proxy if you need %s", o.proxyMode, o.proxyMode)
 	default:
 		c.add("--proxy-mode %q: want userspace, or leave it out", o.proxyMode)

@@ -50,6 +50,9 @@ func run(ctx context.Context, opts *options) error {
 	}
 	log.WithFields(logrus.Fields{"version": versionString(), "fds": fds}).Info("starting")
 	warnOfSharedPorts(opts.ports, log)
+	if rivals := opts.rivals(); len(rivals) > 0 {
+		log.WithField("families", rivals).Warn("kube-proxy's rules are in force: " + rivalsAdvice)
+	}
 	// First of all, since it also keeps a second instance from starting.
 	socket, err := admin.Listen(opts.adminSocket)
 	if err != nil {
@@ -92,7 +95,7 @@ func run(ctx context.Context, opts *options) error {
 	})
 	if opts.configFile != "" {
 		running.Go(func() {
-			if err := kubeproxy.Watch(ending, opts.configFile, opts.content, log); err != nil {
+			if err := kubeproxy.Watch(ending, opts.configFile, opts.content, opts.usable, log); err != nil {
 				end(err)
 			}
 		})
@@ -216,6 +219,7 @@ func (n *node) status() status {
 	}
 	if n.steer.rules != nil {
 		s.IPTables = newSteering(n.steer.rules.Stats())
+		s.IPTables.Rivals = n.opts.rivals()
 	}
 	if n.steer.routes != nil {
 		s.Local = newLocalSteering(n.steer)
