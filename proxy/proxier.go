@@ -67,6 +67,7 @@ type Proxier struct {
 	problems  problems // of planning and syncing
 	logged    problems // all, as they were logged last
 	sync      SyncStatus
+	level     logrus.Level // at which frontends are logged that are opened now
 	closed    bool    // NodePorts are, for want of an address
 	full      bool    // the next sync assumes nothing of what is in force
 	queued    pending // since the last sync began

@@ -147,9 +147,23 @@ func (p *Proxier) yield(plan *plan) {
 	}
 }
 
+// mostLines is how many frontends are logged one by one when they are opened together, as at the start.
+const mostLines = 50
+
 // openMissing opens the frontends that the plan has and that do not exist, or are broken. What cannot be opened becomes a
 // problem and leaves the plan.
 func (p *Proxier) openMissing(plan *plan) {
+	missing := 0
+	for key := range plan.frontends {
+		if _, ok := p.frontends[key]; !ok {
+			missing++
+		}
+	}
+	p.level = logrus.InfoLevel
+	if missing > mostLines {
+		p.level = logrus.DebugLevel
+		p.log.WithField("frontends", missing).Info("opening frontends")
+	}
 	for _, key := range plan.keys() {
 		port := p.servicePort(key.name)
 		if port == nil {
@@ -180,7 +194,7 @@ func (p *Proxier) open(key frontendKey, port *config.ServicePort, vips []vip) er
 		return err
 	}
 	p.frontends[key] = fresh
-	p.log.WithFields(key.fields()).WithFields(logrus.Fields{"port": fresh.port, "backends": b.Len()}).Info("frontend opened")
+	p.log.WithFields(key.fields()).WithFields(logrus.Fields{"port": fresh.port, "backends": b.Len()}).Log(p.level, "frontend opened")
 	return err
 }
 
@@ -188,7 +202,7 @@ func (p *Proxier) open(key frontendKey, port *config.ServicePort, vips []vip) er
 // themselves, it has no proxy port; those that can be listened at then do, and the error tells of the others.
 func (p *Proxier) openAnywhere(key frontendKey, port *config.ServicePort, vips []vip, b *balancer.Balancer) (*frontend, error) {
 	if !p.needsPort(vips) {
-		f := &frontend{key: key, balancer: b, listeners: map[netip.AddrPort]listener{}}
+		f := &frontend{key: key, balancer: b, scheduler: p.cfg.Scheduler, listeners: map[netip.AddrPort]listener{}}
 		f.update(port, p.node, p.log)
 		err := f.listen(p.cfg.Relay, p.listenAddrs(vips, 0))
 		if len(f.listeners) == 0 {
