@@ -68,10 +68,10 @@ type Proxier struct {
 	logged    problems // all, as they were logged last
 	sync      SyncStatus
 	level     logrus.Level // at which frontends are logged that are opened now
-	closed    bool    // NodePorts are, for want of an address
-	full      bool    // the next sync assumes nothing of what is in force
-	queued    pending // since the last sync began
-	syncing   pending // from before
+	closed    bool         // NodePorts are, for want of an address
+	full      bool         // the next sync assumes nothing of what is in force
+	queued    pending      // since the last sync began
+	syncing   pending      // from before
 
 	checks        map[config.ServiceName]HealthCheck
 	checksChanged bool     // since they were handed over
