@@ -67,7 +67,9 @@ type plan struct {
 func buildPlan(wanted services, current owners) plan {
 	p := plan{frontends: map[frontendKey][]vip{}, owners: owners{}, problems: problems{}}
 	ports := supportedPorts(wanted, p.problems)
-	p.claim(ports, func(port *config.ServicePort, v vip) bool { return v.kind == kindClusterIP && current[v.VIP] == port.Name })
+	p.claim(ports, func(port *config.ServicePort, v vip) bool {
+		return v.kind == kindClusterIP && current[v.VIP] == port.Name
+	})
 	p.claim(ports, func(_ *config.ServicePort, v vip) bool { return v.kind == kindClusterIP })
 	p.claim(ports, func(port *config.ServicePort, v vip) bool { return current[v.VIP] == port.Name })
 	for _, port := range ports {
