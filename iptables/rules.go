@@ -112,10 +112,15 @@ func (l layout) renderNat(leaves []leaf) []chain {
 //
 // If some rule drops, what it led to the discard port ends here, before it is let in anywhere.
 //
+// TCP packets of the node itself are dropped on their way out already: come as far as INPUT, they would have a connection
+// tracking entry that leads all their repetitions to the discard port, and the client would not be heard again for minutes
+// after the rules have changed. Packets from outside are dropped before they have one. UDP must wait for INPUT, since a
+// datagram that is dropped in OUTPUT is an error to its sender; its entries are deleted when rules change.
+//
 // Health checks are let in before the guard. Every packet that comes to this node passes here, so that one rule keeps those
 // away from theirs that cannot be meant.
 func (l layout) renderFilter(drops bool) []chain {
-	c := chain{name: inputChain}
+	c, out := chain{name: inputChain}, chain{name: outputChain}
 	unreachable := "icmp-port-unreachable"
 	if l.v6 {
 		unreachable = "icmp6-port-unreachable"
@@ -126,6 +131,8 @@ func (l layout) renderFilter(drops bool) []chain {
 		for _, p := range protocols {
 			c.rules = append(c.rules, fmt.Sprintf("-p %s -m %s --dport %d %s -j DROP", p.name, p.name, discardPort, translated))
 		}
+		// Others may translate to this port of another machine.
+		out.rules = []string{fmt.Sprintf("-p tcp -m tcp --dport %d -m addrtype --dst-type LOCAL %s -j DROP", discardPort, translated)}
 	}
 	if n := len(l.healthChecks); n > 0 {
 		c.rules = append(c.rules, fmt.Sprintf("-p tcp -m tcp --dport %d:%d -j %s", l.healthChecks[0], l.healthChecks[n-1], healthChain))
@@ -142,13 +149,13 @@ func (l layout) renderFilter(drops bool) []chain {
 		return nil
 	}
 	if len(l.healthChecks) == 0 {
-		return []chain{c}
+		return []chain{c, out}
 	}
 	health := chain{name: healthChain}
 	for _, port := range l.healthChecks {
 		health.rules = append(health.rules, fmt.Sprintf("-p tcp -m tcp --dport %d -j ACCEPT", port))
 	}
-	return []chain{c, health}
+	return []chain{c, out, health}
 }
 
 // compareVIPs is the order of rules: address, protocol, port.

@@ -3,6 +3,7 @@ package proxy
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -184,6 +185,10 @@ func TestHealthChecks(t *testing.T) {
 	g.place("web", r, l1)
 	g.settled()
 	assert.Equal(t, calls+1, c.count(), "neither are other Services' endpoints news, nor other nodes'")
+
+	calls = c.count()
+	g.tracker.SetNode(config.Node{Name: there, Addrs: []netip.Addr{netip.MustParseAddr("198.18.77.1")}})
+	g.eventually(func() bool { return c.count() > calls }, "other addresses to be listened at")
 
 	c.mu.Lock()
 	c.taken[31001] = true

@@ -157,6 +157,7 @@ func (p *Proxier) take(changes config.Changes, node config.Node) {
 			p.updateFrontends(s)
 			p.checkHealth(name, s)
 		}
+		p.checksChanged = p.checksChanged || len(p.checks) > 0 // they are answered at its addresses
 	}
 	for name, s := range changes {
 		if p.takeService(name, s) {
