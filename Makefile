@@ -1,9 +1,9 @@
 VERSION     ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 STATICCHECK ?= honnef.co/go/tools/cmd/staticcheck@v0.8.2
 # What the proxy needs (iptables), what the tests are written with, and a C compiler for the race detector.
-PACKAGES    := iptables iproute2 conntrack procps curl netcat-openbsd gcc libc6-dev dnsmasq-base bind9-dnsutils
+PACKAGES    := iptables nftables iproute2 conntrack procps curl netcat-openbsd gcc libc6-dev dnsmasq-base bind9-dnsutils
 
-.PHONY: build demo test test-cluster lint bench bench-udp bench-data bench-failover deps clean
+.PHONY: build demo test test-cluster test-faults lint bench bench-udp bench-data bench-failover deps clean
 
 build:
 	CGO_ENABLED=0 go build -trimpath -ldflags '-X main.version=$(VERSION)' -o bin/redial ./cmd/redial
@@ -19,6 +19,11 @@ test-cluster: PACKAGES += etcd-server
 test-cluster: deps
 	binaries=$$(cmd/redial/cluster/kubernetes/build.sh) && \
 	REDIAL_CLUSTER_BINARIES=$$binaries go test -race -count=1 -parallel 8 -timeout 20m ./cmd/redial/cluster/
+
+# Random faults against steady clients: for FAULTS_FOR, from FAULTS_SEED on, of the kinds FAULTS_ONLY. Each failure says how to
+# see it again.
+test-faults: deps
+	FAULTS_FOR=$${FAULTS_FOR:-30m} go test -race -count=1 -v -timeout 0 -run '^TestFaults$$' ./cmd/redial
 
 lint:
 	@files=$$(gofmt -l cmd proxy iptables balancer config); [ -z "$$files" ] || { echo "not gofmt-clean: $$files"; exit 1; }

@@ -13,26 +13,29 @@ import (
 //
 // Whoever gives ranges wants others kept out, so nothing that is wrong with them may open the addresses: a range that
 // cannot be read lets nobody in, and the addresses of a family without a range are for nobody.
+//
+// The annotation service.beta.kubernetes.io/load-balancer-source-ranges does not count, as with kube-proxy: it is for what
+// makes the load balancer, and enforced there.
 func sourceRanges(svc *v1.Service, families []Family, vips []netip.Addr, p *problems) []netip.Prefix {
 	if svc.Spec.Type != v1.ServiceTypeLoadBalancer {
 		return nil
 	}
-	in := specSourceRanges(svc)
-	if len(in) == 0 {
-		return nil
-	}
-	out := []netip.Prefix{}
-	for _, f := range in {
-		r, err := parsePrefix(strings.TrimSpace(f.value))
+	out, everybody := []netip.Prefix{}, true
+	for i, text := range svc.Spec.LoadBalancerSourceRanges {
+		r, err := parsePrefix(strings.TrimSpace(text))
+		everybody = everybody && err == nil && r.Bits() == 0
 		if err != nil {
 			p.add(ReasonInvalidSourceRange, "%s %q is not a range like 192.0.2.0/24 or 192.0.2.1/32: it lets nobody in",
-				f.name, f.value)
+				index("spec.loadBalancerSourceRanges", i), text)
 			continue
 		}
 		// Ranges of a family that the Service lacks are usual where one list is given to all Services.
 		if slices.Contains(families, FamilyOf(r.Addr())) {
 			out = append(out, r)
 		}
+	}
+	if everybody { // also where a dual-stack Service has just 0.0.0.0/0: nobody was to be kept out
+		return nil
 	}
 	slices.SortFunc(out, netip.Prefix.Compare)
 	out = slices.Compact(out)
@@ -42,24 +45,6 @@ func sourceRanges(svc *v1.Service, families []Family, vips []netip.Addr, p *prob
 			p.add(ReasonNoSourceRange, "no source range is %s, so nobody may use the %s load balancer addresses: "+
 				"add one to spec.loadBalancerSourceRanges", family, family)
 		}
-	}
-	return out
-}
-
-// specSourceRanges are the ranges as given: in the field or else, as before Kubernetes 1.2, separated by commas in the
-// annotation, where blank is the same as absent.
-func specSourceRanges(svc *v1.Service) []field {
-	list, values := "spec.loadBalancerSourceRanges", svc.Spec.LoadBalancerSourceRanges
-	if len(values) == 0 {
-		annotation := svc.Annotations[v1.AnnotationLoadBalancerSourceRangesKey]
-		if strings.TrimSpace(annotation) == "" {
-			return nil
-		}
-		list, values = "annotation "+v1.AnnotationLoadBalancerSourceRangesKey, strings.Split(annotation, ",")
-	}
-	out := make([]field, len(values))
-	for i, v := range values {
-		out[i] = field{index(list, i), v}
 	}
 	return out
 }

@@ -37,6 +37,14 @@ func Usable(eps []Endpoint, family Family, pool Pool, node Node) []netip.AddrPor
 	return addrsOf(ready)
 }
 
+// Serving returns the endpoints of one family that still answer the clients they have: those that terminate are among them,
+// and those that hints, readiness or policies keep new traffic from. UDP clients stay with them, as TCP connections do;
+// kube-proxy leaves the flows of serving endpoints alone likewise (CleanStaleEntries). Nil means that there is none. It is
+// a pure function of its arguments and keeps none.
+func Serving(eps []Endpoint, family Family) []netip.AddrPort {
+	return addrsOf(pick(eps, family, func(e Endpoint) bool { return e.Serving }))
+}
+
 func pick(eps []Endpoint, family Family, wanted func(Endpoint) bool) []Endpoint {
 	var out []Endpoint
 	for _, e := range eps {

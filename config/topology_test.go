@@ -224,6 +224,14 @@ func requireUsable(t *testing.T, eps []Endpoint) {
 	}
 }
 
+// Existing clients may stay with every endpoint that serves, whatever keeps new ones away.
+func TestServing(t *testing.T) {
+	eps := endpointsOf(t, "10.0.0.6 readymute", "10.0.0.5 dead", "10.0.0.4 unready node-b zone=b", "10.0.0.3 leaving", "10.0.0.1 ready", "fd00::1 leaving")
+	require.Equal(t, addrPorts("10.0.0.1:80", "10.0.0.3:80", "10.0.0.4:80"), Serving(eps, IPv4))
+	require.Equal(t, addrPorts("[fd00::1]:80"), Serving(eps, IPv6))
+	require.Nil(t, Serving(nil, IPv4))
+}
+
 func TestNames(t *testing.T) {
 	for _, c := range []struct {
 		in   []string

@@ -29,8 +29,8 @@ type Tracker struct {
 	owners map[objectName]ServiceName
 	// dirty are the Services that have to be looked at by Take: work follows the changes, not the number of Services.
 	dirty map[ServiceName]struct{}
-	// Until both are true, what is known may be a part only, and acting on it would tear down what the rest still wants.
-	servicesDelivered, endpointsDelivered bool
+	// Until all are true, what is known may be a part only, and acting on it would tear down what the rest still wants.
+	servicesDelivered, endpointsDelivered, nodeDelivered bool
 	// holds counts the sources in the middle of something; held is the signal they hold back.
 	holds int
 	held  bool
@@ -54,6 +54,9 @@ type tracked struct {
 type Options struct {
 	// Node is what is known of the node before [Tracker.SetNode] is called: usually its name.
 	Node Node
+	// AwaitNode has nothing handed out before [Tracker.NodeDelivered] is called as well: with the node's addresses unknown,
+	// NodePorts that an earlier run has open at them would be closed, its pods taken for strangers, and its zone ignored.
+	AwaitNode bool
 	// PrimaryIP, if valid, is the primary address of the node in its family, whatever SetNode says.
 	PrimaryIP netip.Addr
 	// ServiceProxyName, if not empty, has only Services served whose label service.kubernetes.io/service-proxy-name has
@@ -73,6 +76,8 @@ func NewTracker(opts Options) *Tracker {
 		services: map[ServiceName]*tracked{},
 		owners:   map[objectName]ServiceName{},
 		dirty:    map[ServiceName]struct{}{},
+
+		nodeDelivered: !opts.AwaitNode,
 	}
 }
 
@@ -196,6 +201,10 @@ func (t *Tracker) ServicesDelivered() { t.delivered(&t.servicesDelivered) }
 // EndpointsDelivered tells the same of every EndpointSlice and Endpoints.
 func (t *Tracker) EndpointsDelivered() { t.delivered(&t.endpointsDelivered) }
 
+// NodeDelivered tells that the node has been handed over, or that there is none to wait for. It matters with
+// [Options].AwaitNode only.
+func (t *Tracker) NodeDelivered() { t.delivered(&t.nodeDelivered) }
+
 func (t *Tracker) delivered(what *bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -225,13 +234,13 @@ func (t *Tracker) Hold() (release func()) {
 	})
 }
 
-// Changed is readable when there may be something to [Tracker.Take]. It becomes so for the first time when Services and
-// endpoints have both been delivered, even if there are none. Several changes are one signal; it is for one reader.
+// Changed is readable when there may be something to [Tracker.Take]. It becomes so for the first time when Services,
+// endpoints and the node, if it is awaited, have been delivered, even if there are none. Several changes are one signal; it is for one reader.
 func (t *Tracker) Changed() <-chan struct{} { return t.changed }
 
 // Take returns the Services whose value differs from the one taken last, and takes them. What was added and deleted
-// since is not in it, nor what changed and changed back. It is nil, and takes nothing, before Services and endpoints have
-// both been delivered; afterwards it may be empty but is not nil. While a source holds changes back it is empty.
+// since is not in it, nor what changed and changed back. It is nil, and takes nothing, before Services, endpoints and
+// an awaited node have been delivered; afterwards it may be empty but is not nil. While a source holds changes back it is empty.
 func (t *Tracker) Take() Changes {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -296,7 +305,9 @@ func newer(a, b time.Time) time.Time {
 
 // The methods below need t.mu.
 
-func (t *Tracker) complete() bool { return t.servicesDelivered && t.endpointsDelivered }
+func (t *Tracker) complete() bool {
+	return t.servicesDelivered && t.endpointsDelivered && t.nodeDelivered
+}
 
 func (t *Tracker) entry(name ServiceName) *tracked {
 	e, ok := t.services[name]

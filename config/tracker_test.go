@@ -94,6 +94,22 @@ func TestNothingBeforeBothAreDelivered(t *testing.T) {
 	}
 }
 
+func TestNodeIsAwaited(t *testing.T) {
+	tr := NewTracker(Options{AwaitNode: true})
+	tr.SetService(newService())
+	tr.ServicesDelivered()
+	tr.EndpointsDelivered()
+	require.False(t, signalled(tr))
+	require.Nil(t, tr.Take())
+	tr.SetNode(Node{Name: "node-a"})
+	require.False(t, signalled(tr), "that is for the source to say")
+	tr.NodeDelivered()
+	require.True(t, signalled(tr))
+	require.Len(t, tr.Take(), 1)
+	tr.NodeDelivered()
+	require.False(t, signalled(tr))
+}
+
 func TestDeliveredWithNothing(t *testing.T) {
 	tr := NewTracker(Options{})
 	tr.ServicesDelivered()

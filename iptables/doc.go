@@ -16,7 +16,9 @@
 //
 //	        a rule of either may lead on ─► REDIAL-VIP-… ─► REDIAL-IN-…: policies, below
 //
-//	filter  INPUT ───────► REDIAL-INPUT ─ port 9, through a rule: DROP (only while something is to be dropped)
+//	filter  OUTPUT ──────► REDIAL-OUTPUT ─ TCP port 9, through a rule: DROP (only while something is to be dropped)
+//	        INPUT ───────► REDIAL-INPUT ─ port 9, through a rule: DROP (likewise)
+//	                                      health check ports ──► REDIAL-HEALTH: ACCEPT
 //	                                      proxy ports: through a rule ACCEPT, directly REJECT
 //
 // The rule of a VIP ends in REDIRECT, which is valid in both hooks, so both share the chains. Where REDIRECT would drop

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os/exec"
+	"slices"
 	"strings"
 )
 
@@ -54,6 +55,20 @@ func blamesTable(err error) bool {
 	return errors.As(err, &e) && e.fault == faultMissingTable
 }
 
+// Passing reports whether an error of [New] may go away by itself: another program held the lock all the while, or the
+// caller gave up. Others tell what this node, or this process, lacks.
+func Passing(err error) bool {
+	switch e := err.(type) {
+	case nil:
+		return false
+	case *toolError:
+		return e.fault == faultLocked || e.fault == faultCancelled
+	case interface{ Unwrap() []error }:
+		return slices.ContainsFunc(e.Unwrap(), Passing)
+	}
+	return Passing(errors.Unwrap(err))
+}
+
 // newToolError classifies a failure. This is the only place that reads messages of the iptables programs; the phrases
 // have been the same from 1.6 to 1.8.11, and missing one costs the advice and some needless bisecting, nothing else.
 // Exit status 4 alone does not mean a held lock: iptables-nft also uses it when the kernel refuses a change.
@@ -72,18 +87,18 @@ func newToolError(action, stderr string, err error) error {
 		e.fault = faultCancelled
 	case errors.Is(err, exec.ErrNotFound):
 		e.fault = faultMissingProgram
-		e.advice = "install iptables, or run with --interception=none"
+		e.advice = "install iptables, or run with --interception=local or none"
 	case exitCode(err) == 4 && says("xtables lock"):
 		e.fault = faultLocked
 		e.advice = "another program held the lock /run/xtables.lock all the while; it will be tried again"
 	case says("Permission denied", "Operation not permitted", "you must be root"):
 		e.fault = faultPermission
-		e.advice = "run as root or with CAP_NET_ADMIN and CAP_NET_RAW, or with --interception=none"
+		e.advice = "run as root or with CAP_NET_ADMIN and CAP_NET_RAW, or with --interception=local or none"
 	case says("Table does not exist", "can't initialize", "Could not fetch rule set generation id", "Protocol not supported",
 		"Failed to initialize nft", "unable to initialize table"):
 		e.fault = faultMissingTable
 		e.advice = "the kernel lacks this table, or its module is not loaded, or this needs root: try root, another " +
-			"--iptables-mode, or --interception=none"
+			"--iptables-mode, or --interception=local"
 	case says("missing kernel module", "Couldn't load match", "Couldn't load target", "No chain/target/match by that name"):
 		e.advice = "a match or target may be missing from the kernel or from the iptables installation"
 	}

@@ -54,6 +54,7 @@ func TestGolden(t *testing.T) {
 		{"ports", intercept.State{Bindings: ports}, func(*Config) {}},
 		{"policies", policies(), func(*Config) {}},
 		{"policies-dnat-unguarded", policies(), func(c *Config) { c.Target, c.ProxyPorts = TargetDNAT, intercept.PortRange{} }},
+		{"health-checks", intercept.State{HealthChecks: []uint16{31000, 31005}}, func(*Config) {}},
 		{"no-node-ports", intercept.State{Bindings: everyKind(), NodePorts: []netip.Prefix{}}, func(*Config) {}},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -15,7 +15,7 @@ func (t table) hooks() []hook {
 	case len(t.chains) == 0:
 		return nil
 	case t.name == "filter":
-		return []hook{{"INPUT", inputChain}}
+		return []hook{{"INPUT", inputChain}, {"OUTPUT", outputChain}}
 	default:
 		return []hook{{"PREROUTING", preroutingChain}, {"OUTPUT", outputChain}}
 	}

@@ -161,6 +161,7 @@ func (r *Rules) Commit(ctx context.Context, want intercept.State) error {
 		lay := layout{
 			v6: f.v6, mark: r.cfg.Mark, ports: r.cfg.ProxyPorts, target: f.target,
 			pods: podsOf(f.v6, want.Pods), outward: f.outward, node: f.node, nodePorts: newNodePorts(f.v6, want),
+			healthChecks: want.HealthChecks,
 		}
 		failed := f.commit(ctx, valid[f.v6], lay)
 		errs = append(errs, failed...)

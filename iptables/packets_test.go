@@ -173,6 +173,40 @@ func TestServedBehindInputPolicyDrop(t *testing.T) {
 	})
 }
 
+// A load balancer's probes must not depend on what the host lets in, or it would take the node for one without endpoints.
+func TestHealthChecksBehindInputPolicyDrop(t *testing.T) {
+	inModes(t, func(t *testing.T, node *lab.Host, mode Mode) {
+		_, client := addPodAndClient(t, node)
+		serveEveryKind(t)
+		const first, second, inProxyPorts = 31000, 31002, 61500
+		for _, port := range []uint16{first, first + 1, second, inProxyPorts} {
+			serve(t, port)
+		}
+		r := start(t, testConfig(mode))
+		sh(t, node, fmt.Sprintf("iptables-%[1]s -P INPUT DROP; ip6tables-%[1]s -P INPUT DROP; ip6tables-%[1]s -A INPUT -p icmpv6 -j ACCEPT", mode))
+		for _, open := range [][]uint16{{first, second}, {first, second, inProxyPorts}, {second}, nil, {first}} {
+			require.NoError(t, r.Commit(t.Context(), intercept.State{Bindings: everyKind(), HealthChecks: open}))
+			assert.True(t, verify(t, r))
+			for _, addr := range []string{nodeIP4, nodeIP6} {
+				for _, port := range open {
+					answer, err := ask(client, vip(addr, port, intercept.TCP))
+					require.NoError(t, err, "%s port %d of %v", addr, port, open)
+					assert.Equal(t, fmt.Sprintf("tcp %d", port), answer)
+				}
+				_, err := askFor(client, vip(addr, first+1, intercept.TCP), briefly, 0)
+				assert.Error(t, err, "%s: a port that is none", addr)
+			}
+			_, err := askFor(client, vip(nodeIP4, second, intercept.UDP), briefly, 0)
+			assert.Error(t, err, "health checks are TCP")
+		}
+		_, err := askFor(client, vip(nodeIP4, second, intercept.TCP), briefly, 0)
+		assert.Error(t, err, "closed again")
+		requireServed(t, client)
+		require.NoError(t, r.Cleanup(t.Context()))
+		assert.NotContains(t, dumpAll(t, mode), healthChain)
+	})
+}
+
 func TestLoopbackStaysOutOfReach(t *testing.T) {
 	for _, target := range []Target{TargetRedirect, TargetDNAT} {
 		t.Run(string(target), func(t *testing.T) {

@@ -178,10 +178,10 @@ func (r *Rules) choose(ctx context.Context, h host) error {
 		failures = errors.Join(failures, absent[mode][false], absent[mode][true])
 	}
 	if errors.Is(failures, exec.ErrNotFound) {
-		return fmt.Errorf("no usable iptables: install it, choose --iptables-mode, or run with --interception=none: %w", failures)
+		return fmt.Errorf("no usable iptables: install it, choose --iptables-mode, or run with --interception=local or none: %w", failures)
 	}
 	return fmt.Errorf("no usable iptables: run as root with the nat table in the kernel, choose --iptables-mode, or run with "+
-		"--interception=none: %w", failures)
+		"--interception=local or none: %w", failures)
 }
 
 // probe reports whether the nat table works: it makes and deletes a chain with a REDIRECT rule in one go, which leaves

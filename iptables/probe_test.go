@@ -66,7 +66,7 @@ func TestNewWithoutPrograms(t *testing.T) {
 	_, err := New(testConfig(ModeAuto))
 	require.Error(t, err)
 	assert.ErrorContains(t, err, "install it")
-	assert.ErrorContains(t, err, "--interception=none")
+	assert.ErrorContains(t, err, "--interception=local")
 }
 
 // TestPlainProgramsServeTheirMode: images that have no iptables-nft and iptables-legacy, only iptables.

@@ -100,7 +100,7 @@ func (f *family) repairing() {
 
 // sameTables reports whether want is hooked into the tables that the last write was, so that hooks stay as they are.
 func (f *family) sameTables(want ruleset) bool {
-	return len(f.applied.filter.chains) == len(want.filter.chains)
+	return (len(f.applied.filter.chains) == 0) == (len(want.filter.chains) == 0)
 }
 
 // writeChanges writes only the chains that differ from what is applied, and reports whether that did it. If it did not,

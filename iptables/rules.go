@@ -19,6 +19,7 @@ const (
 	servicesChain   = prefix + "SERVICES"
 	nodePortsChain  = prefix + "NODEPORTS"
 	inputChain      = prefix + "INPUT"
+	healthChain     = prefix + "HEALTH"
 	scratchChain    = prefix + "SCRATCH"
 )
 
@@ -59,6 +60,8 @@ type layout struct {
 	node []netip.Addr
 	// nodePorts say where NodePorts are open.
 	nodePorts nodePorts
+	// healthChecks are the TCP ports to let in, sorted.
+	healthChecks []uint16
 }
 
 // render lays out the rules of one family. It is a pure function; leaves may come in any order.
@@ -108,8 +111,16 @@ func (l layout) renderNat(leaves []leaf) []chain {
 // range, and replies to it are none of our business.
 //
 // If some rule drops, what it led to the discard port ends here, before it is let in anywhere.
+//
+// TCP packets of the node itself are dropped on their way out already: come as far as INPUT, they would have a connection
+// tracking entry that leads all their repetitions to the discard port, and the client would not be heard again for minutes
+// after the rules have changed. Packets from outside are dropped before they have one. UDP must wait for INPUT, since a
+// datagram that is dropped in OUTPUT is an error to its sender; its entries are deleted when rules change.
+//
+// Health checks are let in before the guard. Every packet that comes to this node passes here, so that one rule keeps those
+// away from theirs that cannot be meant.
 func (l layout) renderFilter(drops bool) []chain {
-	c := chain{name: inputChain}
+	c, out := chain{name: inputChain}, chain{name: outputChain}
 	unreachable := "icmp-port-unreachable"
 	if l.v6 {
 		unreachable = "icmp6-port-unreachable"
@@ -120,6 +131,11 @@ func (l layout) renderFilter(drops bool) []chain {
 		for _, p := range protocols {
 			c.rules = append(c.rules, fmt.Sprintf("-p %s -m %s --dport %d %s -j DROP", p.name, p.name, discardPort, translated))
 		}
+		// Others may translate to this port of another machine.
+		out.rules = []string{fmt.Sprintf("-p tcp -m tcp --dport %d -m addrtype --dst-type LOCAL %s -j DROP", discardPort, translated)}
+	}
+	if n := len(l.healthChecks); n > 0 {
+		c.rules = append(c.rules, fmt.Sprintf("-p tcp -m tcp --dport %d:%d -j %s", l.healthChecks[0], l.healthChecks[n-1], healthChain))
 	}
 	if l.ports.Size() > 0 {
 		for _, p := range protocols {
@@ -132,7 +148,14 @@ func (l layout) renderFilter(drops bool) []chain {
 	if len(c.rules) == 0 {
 		return nil
 	}
-	return []chain{c}
+	if len(l.healthChecks) == 0 {
+		return []chain{c, out}
+	}
+	health := chain{name: healthChain}
+	for _, port := range l.healthChecks {
+		health.rules = append(health.rules, fmt.Sprintf("-p tcp -m tcp --dport %d -j ACCEPT", port))
+	}
+	return []chain{c, out, health}
 }
 
 // compareVIPs is the order of rules: address, protocol, port.

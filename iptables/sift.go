@@ -128,6 +128,6 @@ func clone(s intercept.State) intercept.State {
 	for i := range s.Bindings {
 		s.Bindings[i].Sources = slices.Clone(s.Bindings[i].Sources) // keeps nil nil, and empty empty
 	}
-	s.NodePorts, s.Pods = slices.Clone(s.NodePorts), slices.Clone(s.Pods)
+	s.NodePorts, s.Pods, s.HealthChecks = slices.Clone(s.NodePorts), slices.Clone(s.Pods), slices.Clone(s.HealthChecks)
 	return s
 }

@@ -14,6 +14,7 @@ func (p *Proxier) state(plan *plan) intercept.State {
 		NodePorts:            p.cfg.NodePortAddresses.Prefixes(p.node),
 		NoLocalhostNodePorts: p.cfg.NoLocalhostNodePorts,
 		Pods:                 p.cfg.LocalPods.sources(p.node),
+		HealthChecks:         p.healthCheckPorts(),
 	}
 	closed := want.NodePorts != nil && len(want.NodePorts) == 0
 	if closed && !p.closed {
@@ -21,6 +22,11 @@ func (p *Proxier) state(plan *plan) intercept.State {
 	}
 	p.closed = closed
 	return want
+}
+
+// restrictedNodePorts reports whether NodePorts are to be open at some of the node's addresses only.
+func (p *Proxier) restrictedNodePorts() bool {
+	return p.cfg.NoLocalhostNodePorts || p.cfg.NodePortAddresses.Prefixes(p.node) != nil
 }
 
 // bindings are the VIPs of the plan whose listeners exist, or that are to be dropped. A VIP whose clients on this node

@@ -3,6 +3,7 @@ package proxy
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -172,6 +173,7 @@ func TestHealthChecks(t *testing.T) {
 		g.eventually(func() bool { return c.now() == s.want }, s.name)
 	}
 	assert.Equal(t, []string{"a"}, reached(g.listenOf("web", config.LocalPool)))
+	assert.Equal(t, []uint16{31000}, g.rec.committed().HealthChecks, "the host's firewall is to let them in")
 	g.place("web", l1)
 	g.eventually(func() bool { return c.now() == "[web 31000 1]" }, "one")
 	g.tracker.SetNode(config.Node{Name: there})
@@ -183,6 +185,10 @@ func TestHealthChecks(t *testing.T) {
 	g.place("web", r, l1)
 	g.settled()
 	assert.Equal(t, calls+1, c.count(), "neither are other Services' endpoints news, nor other nodes'")
+
+	calls = c.count()
+	g.tracker.SetNode(config.Node{Name: there, Addrs: []netip.Addr{netip.MustParseAddr("198.18.77.1")}})
+	g.eventually(func() bool { return c.count() > calls }, "other addresses to be listened at")
 
 	c.mu.Lock()
 	c.taken[31001] = true
@@ -197,6 +203,10 @@ func TestHealthChecks(t *testing.T) {
 	delete(c.taken, 31001)
 	c.mu.Unlock()
 	g.eventually(func() bool { return g.problem("third", ReasonHealthCheckFailed) == "" }, "the failure to go")
+
+	g.eventually(func() bool { return slices.Equal(g.rec.committed().HealthChecks, []uint16{31000, 31001}) }, "both to be let in")
+	g.tracker.SetService(object("third", "198.18.0.3", balanced(31001), func(s *v1.Service) { s.Spec.HealthCheckNodePort = 31002 }))
+	g.eventually(func() bool { return slices.Equal(g.rec.committed().HealthChecks, []uint16{31000, 31002}) }, "the number alone to be news")
 
 	g.tracker.SetService(object("web", "198.18.0.1"))
 	g.tracker.DeleteService(config.ServiceName{Namespace: "default", Name: "third"})

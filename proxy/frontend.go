@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"errors"
+	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
@@ -17,12 +18,14 @@ import (
 // frontend is where clients of one Service port arrive, in one family and for one pool of endpoints.
 type frontend struct {
 	key       frontendKey
-	port      uint16 // the proxy port; all listeners have it unless they listen on a VIP itself
+	port      uint16 // the proxy port; 0: none, all listeners listen on a VIP itself
 	balancer  *balancer.Balancer
 	scheduler balancer.Scheduler // of ports that ask for none
 	listeners map[netip.AddrPort]listener
 	vips      []vip // those steered here since the last successful sync
 	open      bool
+	// serving are the endpoints, usable or not, that go on with the UDP clients they have.
+	serving []netip.AddrPort
 	// behind is what the balancer was told last, of a frontend that may have to drop.
 	behind balancer.Config
 	// drops means that clients are to be dropped without an answer, not refused: the pool is the node's and has no usable
@@ -51,23 +54,28 @@ func (f *frontend) listenAt(r *relay.Relay, addr netip.AddrPort) (listener, erro
 	return r.Listen(addr, f.key.name.String(), f.balancer)
 }
 
-// listen opens the listeners that are missing at addrs.
+// listen opens the listeners that are missing at addrs. One that cannot be opened does not hold up the others.
 func (f *frontend) listen(r *relay.Relay, addrs []netip.AddrPort) error {
+	var errs []error
 	for _, addr := range addrs {
 		if _, ok := f.listeners[addr]; ok {
 			continue
 		}
 		l, err := f.listenAt(r, addr)
 		if err != nil {
-			return err
+			if portTaken(err) && addr.Port() != f.port {
+				err = fmt.Errorf("%w: another process has the port, there or at all addresses of the node: have it listen on an address of its own, or give the Service another port", err)
+			}
+			errs = append(errs, err)
+			continue
 		}
 		f.listeners[addr] = l
 		if err := l.SetOpen(f.open); err != nil {
-			return err
+			errs = append(errs, err)
 		}
 		l.Serve()
 	}
-	return nil
+	return errors.Join(errs...)
 }
 
 // keep closes the listeners that are not at addrs.
@@ -89,6 +97,7 @@ func (f *frontend) keep(addrs []netip.AddrPort) {
 // forbids.
 func (f *frontend) update(port *config.ServicePort, node config.Node, log *logrus.Entry) (flipped bool) {
 	usable := config.Usable(port.Endpoints, f.key.family, f.key.pool, node)
+	f.serving = config.Serving(port.Endpoints, f.key.family)
 	before := f.drops
 	f.drops = f.key.pool == config.LocalPool && len(usable) == 0 &&
 		len(config.Usable(port.Endpoints, f.key.family, config.ClusterPool, node)) > 0
@@ -122,7 +131,7 @@ func (f *frontend) apply(c balancer.Config, log *logrus.Entry) {
 	}
 	for _, l := range f.listeners {
 		if udp, ok := l.(*relay.UDPListener); ok {
-			udp.Retain(usable)
+			udp.Retain(slices.Concat(usable, f.serving))
 		}
 	}
 	open := len(usable) > 0

@@ -45,6 +45,19 @@ func (p *Proxier) checkHealth(name config.ServiceName, s *config.Service) {
 	p.checksChanged = p.checksChanged || now != before
 }
 
+// healthCheckPorts are the ports of the wanted health checks. It needs p.mu.
+func (p *Proxier) healthCheckPorts() []uint16 {
+	if p.cfg.HealthChecks == nil {
+		return nil
+	}
+	var ports []uint16
+	for _, c := range p.checks {
+		ports = append(ports, c.Port)
+	}
+	slices.Sort(ports)
+	return slices.Compact(ports)
+}
+
 // localReady counts addresses, not endpoints: a pod with several ports is one.
 func localReady(s *config.Service, node config.Node) int {
 	if node.Name == "" {

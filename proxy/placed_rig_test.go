@@ -26,7 +26,8 @@ type placed struct {
 	addr        netip.AddrPort
 	node        string
 	unready     bool
-	terminating bool // and still serving
+	terminating bool // and still serving, unless it is unready as well
+	protocol    v1.Protocol
 }
 
 // place sets all endpoints of a Service's port "http", one slice each.
@@ -47,7 +48,7 @@ func place(tracker *config.Tracker, service string, eps ...placed) {
 		slice := &discoveryv1.EndpointSlice{
 			ObjectMeta:  metav1.ObjectMeta{Namespace: "default", Name: name, Labels: map[string]string{discoveryv1.LabelServiceName: service}},
 			AddressType: discoveryv1.AddressType(config.FamilyOf(e.addr.Addr())),
-			Ports:       []discoveryv1.EndpointPort{{Name: &port, Port: &number}},
+			Ports:       []discoveryv1.EndpointPort{{Name: &port, Port: &number, Protocol: &e.protocol}},
 			Endpoints: []discoveryv1.Endpoint{{
 				Addresses: []string{e.addr.Addr().String()}, NodeName: &e.node,
 				Conditions: discoveryv1.EndpointConditions{Ready: &ready, Serving: &serving, Terminating: &e.terminating},

@@ -61,18 +61,17 @@ type plan struct {
 }
 
 // buildPlan decides which frontends there should be and which VIPs each one has. It is a function of its arguments. A VIP
-// that two Service ports ask for stays with the one that has it, according to current; where none has, the older
+// that two Service ports ask for belongs to the one whose ClusterIP it is, since that is allocated and the other addresses
+// are anybody's claims. Otherwise it stays with the one that has it, according to current; where none has, the older
 // Service gets it, then the one that sorts first. The other one keeps its remaining VIPs.
 func buildPlan(wanted services, current owners) plan {
 	p := plan{frontends: map[frontendKey][]vip{}, owners: owners{}, problems: problems{}}
 	ports := supportedPorts(wanted, p.problems)
-	for _, port := range ports {
-		for _, v := range vipsOf(port) {
-			if current[v.VIP] == port.Name {
-				p.owners[v.VIP] = port.Name
-			}
-		}
-	}
+	p.claim(ports, func(port *config.ServicePort, v vip) bool {
+		return v.kind == kindClusterIP && current[v.VIP] == port.Name
+	})
+	p.claim(ports, func(_ *config.ServicePort, v vip) bool { return v.kind == kindClusterIP })
+	p.claim(ports, func(port *config.ServicePort, v vip) bool { return current[v.VIP] == port.Name })
 	for _, port := range ports {
 		for _, v := range vipsOf(port) {
 			owner, taken := p.owners[v.VIP]
@@ -85,6 +84,17 @@ func buildPlan(wanted services, current owners) plan {
 		}
 	}
 	return p
+}
+
+// claim gives the VIPs that nobody has to the first port of those that are entitled to.
+func (p *plan) claim(ports []*config.ServicePort, entitled func(*config.ServicePort, vip) bool) {
+	for _, port := range ports {
+		for _, v := range vipsOf(port) {
+			if _, taken := p.owners[v.VIP]; !taken && entitled(port, v) {
+				p.owners[v.VIP] = port.Name
+			}
+		}
+	}
 }
 
 // give hands a VIP to the frontends that its clients should come to. Frontends come into being by this.
@@ -181,13 +191,14 @@ func anyAddr(f config.Family) netip.Addr {
 	return netip.IPv6Unspecified()
 }
 
-// sameShape reports whether a and b want the same frontends: whether only endpoints, affinity and settings changed, if
-// anything.
+// sameShape reports whether a and b want the same frontends and rules: whether only endpoints, affinity and settings
+// changed, if anything.
 func sameShape(a, b *config.Service) bool {
 	if a == nil || b == nil {
 		return (a == nil || len(a.Ports) == 0) && (b == nil || len(b.Ports) == 0)
 	}
-	return a.Created.Equal(b.Created) && slices.EqualFunc(a.Ports, b.Ports, config.ServicePort.SameFrontend)
+	return a.Created.Equal(b.Created) && a.HealthCheckNodePort == b.HealthCheckNodePort &&
+		slices.EqualFunc(a.Ports, b.Ports, config.ServicePort.SameFrontend)
 }
 
 // sameEndpoints reports whether a and b, if they have the same ports, have the same endpoints behind them.

@@ -95,6 +95,28 @@ func TestPlanConflicts(t *testing.T) {
 	assert.Empty(t, p.problems)
 }
 
+// What others call their external address does not take a ClusterIP away: neither an older Service does, after a restart,
+// nor one that had the address before it was allocated.
+func TestPlanLeavesClusterIPsToTheirServices(t *testing.T) {
+	a := svc("a", "198.18.0.1", func(p *config.ServicePort) { p.ExternalIPs = []netip.Addr{netip.MustParseAddr("198.18.0.2")} })
+	b := svc("b", "198.18.0.2")
+	a.Created, b.Created = time.Unix(100, 0), time.Unix(200, 0)
+	before := buildPlan(wantedOf(a), nil)
+	require.Equal(t, []string{"ClusterIP 198.18.0.1:80/tcp", "ExternalIP 198.18.0.2:80/tcp"}, vipNames(before, "a"))
+	for _, current := range []owners{nil, before.owners, buildPlan(wantedOf(b), nil).owners} {
+		p := buildPlan(wantedOf(a, b), current)
+		assert.Equal(t, []string{"ClusterIP 198.18.0.2:80/tcp"}, vipNames(p, "b"))
+		assert.Equal(t, []string{"ClusterIP 198.18.0.1:80/tcp"}, vipNames(p, "a"))
+		require.Len(t, p.problems[a.Name], 1)
+		assert.Contains(t, p.problems[a.Name][0].Message, "ExternalIP 198.18.0.2:80/tcp belongs to default/b:http/TCP")
+	}
+	// Manifests may have two of one ClusterIP.
+	c := svc("c", "198.18.0.2")
+	p := buildPlan(wantedOf(b, c), buildPlan(wantedOf(c), nil).owners)
+	assert.Equal(t, []string{"ClusterIP 198.18.0.2:80/tcp"}, vipNames(p, "c"), "a newcomer does not take what works")
+	assert.Empty(t, vipNames(p, "b"))
+}
+
 func TestPlanSharesOneNumberBetweenServices(t *testing.T) {
 	p := buildPlan(wantedOf(svc("a", "198.18.0.1"), svc("b", "198.18.0.2")), nil)
 	assert.Empty(t, p.problems, "port 80 of two addresses is no conflict")

@@ -24,6 +24,8 @@ const (
 	ReasonAddressConflict     = "AddressConflict"
 	ReasonListenFailed        = "ListenFailed"
 	ReasonSteeringFailed      = "SteeringFailed"
+	// ReasonUnrestricted: clients would have to be told apart, which the way of interception cannot.
+	ReasonUnrestricted = "CannotRestrict"
 )
 
 // retryable reports whether a problem may go away without a change of the Service.

@@ -52,7 +52,9 @@ type Proxier struct {
 	log     *logrus.Entry
 	runner  runner
 	started time.Time
-	synced  chan struct{}
+	// checkError is why the rules could not be checked at the last look. It belongs to the runner.
+	checkError string
+	synced     chan struct{}
 	// healthCheckRetry is how long after a failure health checks are tried again.
 	healthCheckRetry time.Duration
 
@@ -65,10 +67,11 @@ type Proxier struct {
 	problems  problems // of planning and syncing
 	logged    problems // all, as they were logged last
 	sync      SyncStatus
-	closed    bool    // NodePorts are, for want of an address
-	full      bool    // the next sync assumes nothing of what is in force
-	queued    pending // since the last sync began
-	syncing   pending // from before
+	level     logrus.Level // at which frontends are logged that are opened now
+	closed    bool         // NodePorts are, for want of an address
+	full      bool         // the next sync assumes nothing of what is in force
+	queued    pending      // since the last sync began
+	syncing   pending      // from before
 
 	checks        map[config.ServiceName]HealthCheck
 	checksChanged bool     // since they were handed over
@@ -154,6 +157,7 @@ func (p *Proxier) take(changes config.Changes, node config.Node) {
 			p.updateFrontends(s)
 			p.checkHealth(name, s)
 		}
+		p.checksChanged = p.checksChanged || len(p.checks) > 0 // they are answered at its addresses
 	}
 	for name, s := range changes {
 		if p.takeService(name, s) {

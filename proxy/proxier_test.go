@@ -259,6 +259,39 @@ func TestServesUDP(t *testing.T) {
 	assert.Equal(t, syncs, g.rec.count(), "no rule was written")
 }
 
+// A UDP client stays with a backend that terminates as long as it serves, as a TCP connection does; new clients do not come
+// to it.
+func TestUDPClientsStayWithTerminatingBackends(t *testing.T) {
+	g := start(t, testPorts)
+	g.tracker.SetService(object("web", "198.18.0.1", func(s *v1.Service) { s.Spec.Ports[0].Protocol = v1.ProtocolUDP }))
+	a, b := placed{addr: udpBackend(t, "a"), protocol: v1.ProtocolUDP}, placed{addr: udpBackend(t, "b"), protocol: v1.ProtocolUDP}
+	g.place("web", a)
+	at := g.served("web", "http").address()
+	client := func() func() (string, error) {
+		conn, err := net.Dial("udp", at)
+		require.NoError(t, err)
+		t.Cleanup(func() { conn.Close() })
+		return func() (string, error) {
+			conn.SetReadDeadline(time.Now().Add(50 * time.Millisecond))
+			conn.Write([]byte("x"))
+			buf := make([]byte, 10)
+			n, err := conn.Read(buf)
+			return string(buf[:n]), err
+		}
+	}
+	old := client()
+	g.eventually(func() bool { got, err := old(); return err == nil && got == "a" }, "a to serve")
+
+	a.terminating = true
+	g.place("web", a, b)
+	g.eventually(func() bool { got, err := client()(); return err == nil && got == "b" }, "new clients to come to b")
+	g.eventually(func() bool { got, err := old(); return err == nil && got == "a" }, "the old one to be still with a")
+
+	a.unready = true
+	g.place("web", a, b)
+	g.eventually(func() bool { got, err := old(); return err == nil && got == "b" }, "the session to move once a serves no more")
+}
+
 func (g *rig) udpEndpoints(addrs ...netip.AddrPort) {
 	name, protocol := "dns", v1.ProtocolUDP
 	slice := &discoveryv1.EndpointSlice{

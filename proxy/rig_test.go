@@ -39,6 +39,8 @@ type recorder struct {
 	commits  []intercept.State
 	fail     func([]intercept.Binding) error // decides what the next Commits return
 	tampered bool                            // Verify finds the rules changed, until the next Commit
+	looks    func() error                    // decides what Verify returns; nil: success
+	intact   int                             // consecutive looks that were well
 }
 
 func (r *recorder) Commit(_ context.Context, want intercept.State) error {
@@ -75,6 +77,11 @@ func (r *recorder) Commit(_ context.Context, want intercept.State) error {
 func (r *recorder) Verify(context.Context) (bool, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if r.looks != nil {
+		r.intact = 0
+		return false, r.looks()
+	}
+	r.intact++
 	return !r.tampered, nil
 }
 

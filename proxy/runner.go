@@ -16,12 +16,15 @@ type runner struct {
 	retry, retryMax time.Duration
 	// period is the time from the end of a run to the next when nobody asks.
 	period time.Duration
-	// share bounds what unasked runs cost: after one that took d, at least share*d passes. It stretches the period on a
+	// share bounds what unasked runs cost: after one that took d, share*d passes, or mostPeriods. It stretches the period on a
 	// node where a look at the rules is expensive.
 	share int
 
 	wake chan struct{}
 }
+
+// mostPeriods is how many periods may pass between two looks, however long they take.
+const mostPeriods = 3
 
 func (r *runner) ask() {
 	select {
@@ -44,7 +47,8 @@ func (r *runner) loop(ctx context.Context) {
 		took := time.Since(start)
 		next := r.period
 		if !asked {
-			next = max(next, time.Duration(r.share)*took)
+			// Within bounds: on a busy machine a look takes long for reasons that have nothing to do with its cost.
+			next = max(next, min(time.Duration(r.share)*took, mostPeriods*r.period))
 		}
 		asked = false
 		if err != nil {

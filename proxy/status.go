@@ -9,6 +9,7 @@ import (
 
 	"redial/balancer"
 	"redial/config"
+	"redial/proxy/intercept"
 	"redial/proxy/relay"
 )
 
@@ -68,7 +69,7 @@ type PortStatus struct {
 type FrontendStatus struct {
 	Family    config.Family   `json:"family"`
 	Pool      config.Pool     `json:"pool"`
-	ProxyPort uint16          `json:"proxyPort"`
+	ProxyPort uint16          `json:"proxyPort"` // 0: it listens on the VIPs themselves
 	Listen    []string        `json:"listen"`
 	VIPs      []VIPStatus     `json:"vips"`
 	Serving   bool            `json:"serving"` // false: there is no usable backend; clients are refused, or dropped where a VIP says so
@@ -171,6 +172,7 @@ func (p *Proxier) serviceStatus(svc *config.Service, fronts map[config.ServicePo
 		Namespace: svc.Name.Namespace, Name: svc.Name.Name,
 		Skipped: svc.Skipped, Problems: p.allProblems(svc.Name),
 	}
+	refuses := intercept.LimitsOf(p.cfg.Interceptor).Refuses
 	for i := range svc.Ports {
 		port := &svc.Ports[i]
 		ps := PortStatus{
@@ -180,14 +182,14 @@ func (p *Proxier) serviceStatus(svc *config.Service, fronts map[config.ServicePo
 		fs := fronts[port.Name]
 		slices.SortFunc(fs, func(a, b *frontend) int { return a.key.compare(b.key) })
 		for _, f := range fs {
-			ps.Fronts = append(ps.Fronts, f.status(port, p.node))
+			ps.Fronts = append(ps.Fronts, f.status(port, p.node, f.dropped && !refuses))
 		}
 		s.Ports = append(s.Ports, ps)
 	}
 	return s
 }
 
-func (f *frontend) status(port *config.ServicePort, node config.Node) FrontendStatus {
+func (f *frontend) status(port *config.ServicePort, node config.Node, drops bool) FrontendStatus {
 	s := FrontendStatus{
 		Family: f.key.family, Pool: f.key.pool, ProxyPort: f.port, Serving: f.open, Stats: f.stats(),
 		Pins: f.balancer.Pins(), Evictions: f.balancer.Evictions(),
@@ -197,7 +199,7 @@ func (f *frontend) status(port *config.ServicePort, node config.Node) FrontendSt
 		s.Listen = append(s.Listen, addr.String())
 	}
 	for _, v := range f.vips {
-		vs := VIPStatus{Kind: v.kind, Port: v.Port, From: v.from, Drops: f.dropped}
+		vs := VIPStatus{Kind: v.kind, Port: v.Port, From: v.from, Drops: drops}
 		if v.sources != nil {
 			vs.Sources = []string{}
 			for _, r := range v.sources {

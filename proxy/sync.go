@@ -22,8 +22,12 @@ func (p *Proxier) step(ctx context.Context, asked bool) error {
 	if !asked {
 		intact, err := p.cfg.Interceptor.Verify(ctx)
 		if err != nil {
-			p.log.WithError(err).Warn("cannot check the rules")
+			p.log.WithError(err).Log(p.unlessSaid(&p.checkError, err, logrus.WarnLevel), "cannot check the rules, trying again")
 			return nil
+		}
+		if p.checkError != "" {
+			p.log.Info("the rules can be checked again")
+			p.checkError = ""
 		}
 		if intact {
 			return nil
@@ -43,18 +47,21 @@ func (p *Proxier) step(ctx context.Context, asked bool) error {
 	defer p.mu.Unlock()
 	p.sync.Syncs++
 	p.sync.Last, p.sync.Took = start, time.Since(start)
-	p.sync.Error = ""
 	if p.cfg.Observer != nil {
 		p.cfg.Observer.Synced(p.sync.Took, p.full, err)
 	}
 	p.full = err != nil
 	if err == nil {
 		p.sync.LastSuccess = time.Now()
+		if p.sync.Error != "" {
+			p.log.Info("syncs succeed again")
+			p.sync.Error = ""
+		}
 	} else {
 		p.sync.Failures++
-		p.sync.Error = err.Error()
+		level := p.unlessSaid(&p.sync.Error, err, logrus.ErrorLevel)
 		if ctx.Err() == nil {
-			p.log.WithError(err).Error("sync failed, trying again")
+			p.log.WithError(err).Log(level, "sync failed, trying again")
 		}
 	}
 	for name := range union(p.wanted, p.logged) {
@@ -67,16 +74,28 @@ func (p *Proxier) step(ctx context.Context, asked bool) error {
 	return err
 }
 
+// unlessSaid returns the level to log err at, and remembers it: debug if it is what was said last, since what fails for
+// hours is tried again every few seconds, and at each change.
+func (p *Proxier) unlessSaid(last *string, err error, level logrus.Level) logrus.Level {
+	if *last == err.Error() {
+		return logrus.DebugLevel
+	}
+	*last = err.Error()
+	return level
+}
+
 // reconcile makes the world as wanted: make first, then steer, then break.
 func (p *Proxier) reconcile(ctx context.Context) error {
 	p.mu.Lock()
 	p.pickUp()
 	plan := buildPlan(p.wanted, p.owners)
+	plan.confine(intercept.LimitsOf(p.cfg.Interceptor), p.restrictedNodePorts())
 	p.mu.Unlock()
 	if err := p.cfg.Interceptor.Prepare(ctx, plan.vips()); err != nil {
 		return fmt.Errorf("preparing: %w", err)
 	}
 	p.mu.Lock()
+	p.yield(&plan)
 	p.openMissing(&plan)
 	want := p.state(&plan)
 	p.mu.Unlock()
@@ -105,9 +124,46 @@ func (p *Proxier) reconcile(ctx context.Context) error {
 	return nil
 }
 
+// yield closes listeners on VIPs that another frontend is to have: both cannot listen there at once.
+func (p *Proxier) yield(plan *plan) {
+	type place struct {
+		protocol config.Protocol
+		addr     netip.AddrPort
+	}
+	heirs := map[place]frontendKey{}
+	for key, vips := range plan.frontends {
+		for _, addr := range p.listenAddrs(vips, 0) {
+			if addr.Port() != 0 {
+				heirs[place{key.name.Protocol, addr}] = key
+			}
+		}
+	}
+	for key, f := range p.frontends {
+		kept := slices.DeleteFunc(slices.Collect(maps.Keys(f.listeners)), func(addr netip.AddrPort) bool {
+			heir, wanted := heirs[place{key.name.Protocol, addr}]
+			return wanted && heir != key
+		})
+		f.keep(kept)
+	}
+}
+
+// mostLines is how many frontends are logged one by one when they are opened together, as at the start.
+const mostLines = 50
+
 // openMissing opens the frontends that the plan has and that do not exist, or are broken. What cannot be opened becomes a
 // problem and leaves the plan.
 func (p *Proxier) openMissing(plan *plan) {
+	missing := 0
+	for key := range plan.frontends {
+		if _, ok := p.frontends[key]; !ok {
+			missing++
+		}
+	}
+	p.level = logrus.InfoLevel
+	if missing > mostLines {
+		p.level = logrus.DebugLevel
+		p.log.WithField("frontends", missing).Info("opening frontends")
+	}
 	for _, key := range plan.keys() {
 		port := p.servicePort(key.name)
 		if port == nil {
@@ -123,7 +179,7 @@ func (p *Proxier) open(key frontendKey, port *config.ServicePort, vips []vip) er
 	f, exists := p.frontends[key]
 	if exists && f.broken == nil {
 		err := f.listen(p.cfg.Relay, p.listenAddrs(vips, f.port))
-		if err == nil || !portTaken(err) {
+		if err == nil || !portTaken(err) || f.port == 0 {
 			return err
 		}
 		f.broken = err
@@ -134,16 +190,26 @@ func (p *Proxier) open(key frontendKey, port *config.ServicePort, vips []vip) er
 		b = f.balancer
 	}
 	fresh, err := p.openAnywhere(key, port, vips, b)
-	if err != nil {
+	if fresh == nil {
 		return err
 	}
 	p.frontends[key] = fresh
-	p.log.WithFields(key.fields()).WithFields(logrus.Fields{"port": fresh.port, "backends": b.Len()}).Info("frontend opened")
-	return nil
+	p.log.WithFields(key.fields()).WithFields(logrus.Fields{"port": fresh.port, "backends": b.Len()}).Log(p.level, "frontend opened")
+	return err
 }
 
-// openAnywhere opens a frontend on its preferred port, or the next free one.
+// openAnywhere opens a frontend on its preferred port, or the next free one. Where the Interceptor has it listen on the VIPs
+// themselves, it has no proxy port; those that can be listened at then do, and the error tells of the others.
 func (p *Proxier) openAnywhere(key frontendKey, port *config.ServicePort, vips []vip, b *balancer.Balancer) (*frontend, error) {
+	if !p.needsPort(vips) {
+		f := &frontend{key: key, balancer: b, scheduler: p.cfg.Scheduler, listeners: map[netip.AddrPort]listener{}}
+		f.update(port, p.node, p.log)
+		err := f.listen(p.cfg.Relay, p.listenAddrs(vips, 0))
+		if len(f.listeners) == 0 {
+			return nil, err
+		}
+		return f, err
+	}
 	for number := range p.ports.candidates(key) {
 		f := &frontend{key: key, port: number, balancer: b, scheduler: p.cfg.Scheduler, listeners: map[netip.AddrPort]listener{}}
 		f.update(port, p.node, p.log)
@@ -159,6 +225,11 @@ func (p *Proxier) openAnywhere(key frontendKey, port *config.ServicePort, vips [
 		p.log.WithFields(logrus.Fields{"service": key.name, "port": number}).WithError(err).Info("proxy port in use, trying the next")
 	}
 	return nil, fmt.Errorf("no free proxy port in %s: widen --proxy-port-range", p.ports.ports)
+}
+
+// needsPort reports whether the Interceptor wants a listener on the proxy port.
+func (p *Proxier) needsPort(vips []vip) bool {
+	return slices.ContainsFunc(p.listenAddrs(vips, 0), func(a netip.AddrPort) bool { return a.Port() == 0 })
 }
 
 // discard closes a broken frontend. Its live connections go on.

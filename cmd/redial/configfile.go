@@ -23,7 +23,12 @@ func (o *options) load() error {
 	if err != nil {
 		return fmt.Errorf("--config: %w", err)
 	}
-	o.content = content
+	o.content, o.commandLine = content, changed(o.flags)
+	return o.use(content)
+}
+
+// use has the content of the file take the place of flags.
+func (o *options) use(content []byte) error {
 	c, warnings, err := kubeproxy.Decode(content)
 	if err != nil {
 		return fmt.Errorf("--config %s: %w", o.configFile, err)
@@ -35,6 +40,37 @@ func (o *options) load() error {
 		return fmt.Errorf("--config %s: %w", o.configFile, err)
 	}
 	return nil
+}
+
+// usable returns why a proxy that is started with the same command line could not start with this content of the file.
+func (o *options) usable(content []byte) error {
+	again := defaultOptions()
+	again.addFlags(pflag.NewFlagSet("", pflag.ContinueOnError))
+	for _, f := range o.commandLine {
+		if err := again.flags.Set(f[0], f[1]); err != nil {
+			return err
+		}
+	}
+	if err := again.use(content); err != nil {
+		return err
+	}
+	return again.validate()
+}
+
+// changed returns the flags that have been set, as pairs of name and value.
+func changed(flags *pflag.FlagSet) (all [][2]string) {
+	flags.Visit(func(f *pflag.Flag) {
+		all = append(all, [2]string{f.Name, textOf(f)})
+	})
+	return all
+}
+
+// textOf is what a flag could have been set to on the command line.
+func textOf(f *pflag.Flag) string {
+	if list, ok := f.Value.(pflag.SliceValue); ok {
+		return strings.Join(list.GetSlice(), ",")
+	}
+	return f.Value.String()
 }
 
 func (o *options) apply(c *kubeproxy.Config) error {
@@ -97,10 +133,7 @@ func (o *options) effective() (c *kubeproxy.Config, lost []string, err error) {
 	precedence := kubeproxy.Flags()
 	var errs []error
 	o.flags.VisitAll(func(f *pflag.Flag) {
-		value := f.Value.String()
-		if list, ok := f.Value.(pflag.SliceValue); ok {
-			value = strings.Join(list.GetSlice(), ",")
-		}
+		value := textOf(f)
 		kept := false
 		// What kube-proxy has no field for is written only if it has to be, so that kube-proxy can read the file too.
 		if _, known := precedence[f.Name]; known && (f.Changed || f.Name != "udp-timeout") {

@@ -3,6 +3,7 @@ package main
 import (
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -132,6 +133,36 @@ func TestWrongFile(t *testing.T) {
 	}
 }
 
+// What a started proxy takes for a file to start again with is what could be started with.
+func TestUsable(t *testing.T) {
+	t.Parallel()
+	o := mustParse(t, configFile(t, "clusterCIDR: 198.18.0.0/16"), "--hostname-override=a", "--proxy-bind-address=127.0.0.1,::1",
+		"--cluster-cidr=overruled", "--iptables-sync-period=9s")
+	for content, want := range map[string]string{
+		"mode: iptables":                                           "leave the mode out",
+		"nodePortAddresses: [node]":                                `--nodeport-addresses "node"`,
+		"clusterCIDR: 198.18.0.0":                                  `--cluster-cidr "198.18.0.0"`,
+		"iptables: {syncPeriod: often}":                            "iptables.syncPeriod",
+		"iptables: {syncPeriod: 1s, minSyncPeriod: 2s}":            "must not be less",
+		"detectLocalMode: BridgeInterface":                         "needs --pod-bridge-interface",
+		"{clusterCIDR: 198.18.0.0/17, mode: userspace}":            "apiVersion",
+		"clusterCIDR: 198.18.0.0/17":                               "",
+		"mode: userspace":                                          "",
+		"nodePortAddresses: [primary]\niptables: {syncPeriod: 1m}": "",
+	} {
+		header := fileHeader
+		if want == "apiVersion" {
+			header = ""
+		}
+		if err := o.usable([]byte(header + content)); want == "" {
+			assert.NoError(t, err, content)
+		} else {
+			assert.ErrorContains(t, err, want, content)
+		}
+	}
+	assert.Equal(t, "198.18.0.0/16", o.clusterCIDR, "asking changes nothing")
+}
+
 // Each flag that a field of the file stands for exists, and takes what the file can hold.
 func TestFileKnowsOnlyFlagsThatExist(t *testing.T) {
 	t.Parallel()
@@ -159,7 +190,7 @@ func TestWriteConfig(t *testing.T) {
 	assert.Empty(t, got.said(logrus.WarnLevel))
 	got.configFile = ""
 	for _, o := range []*options{want, got} {
-		o.flags, o.content, o.notes = nil, nil, nil
+		o.flags, o.content, o.commandLine, o.notes = nil, nil, nil, nil
 	}
 	assert.Equal(t, want, got)
 
@@ -182,6 +213,8 @@ func TestEndsWhenItsFileChanges(t *testing.T) {
 	writeFile(t, path, fileHeader)
 	r := newInstance(t, dir, "--interception=none", "--config="+path)
 	r.start()
+	writeFile(t, path, fileHeader+"mode: iptables\n")
+	r.await("a file that it could not start with to be refused", func(*status) bool { return strings.Contains(r.log.String(), "cannot be used") })
 	writeFile(t, path, fileHeader+"mode: userspace\n")
 	require.Error(t, r.wait(), "so that a supervisor starts it again")
 	assert.Contains(t, r.log.String(), "the configuration file has changed")

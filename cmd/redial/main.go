@@ -11,9 +11,18 @@ import (
 )
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, unix.SIGTERM)
-	// From the first signal on, the next one has its default effect: it ends the process at once.
-	context.AfterFunc(ctx, stop)
+	ctx, stop := context.WithCancel(context.Background())
+	defer stop()
+	signals := make(chan os.Signal, 2)
+	signal.Notify(signals, os.Interrupt, unix.SIGTERM)
+	go func() {
+		<-signals
+		stop()
+		// The next one has its default effect, however soon it comes: it ends the process at once.
+		second := <-signals
+		signal.Reset()
+		unix.Kill(os.Getpid(), second.(unix.Signal))
+	}()
 	if err := rootCommand().ExecuteContext(ctx); err != nil {
 		fmt.Fprintln(os.Stderr, "redial: "+err.Error())
 		os.Exit(1)

@@ -24,8 +24,9 @@ type options struct {
 	logOptions
 
 	flags *pflag.FlagSet // those that were added last; nil for options that no command line has
-	// content is the configuration file as it was read.
-	content []byte
+	// content is the configuration file as it was read, commandLine the flags beside it.
+	content     []byte
+	commandLine [][2]string
 	// notes are for the log, which exists only when the options are known.
 	notes []note
 }

@@ -52,6 +52,7 @@ func addIgnoredFlags(f *pflag.FlagSet) {
 		"show-hidden-metrics-for-version", "resource-container",
 		"vmodule", "log-dir", "log-file", "log-backtrace-at", "stderrthreshold", "alsologtostderrthreshold",
 		"log-text-info-buffer-size", "log-json-info-buffer-size",
+		"boot-id-file", "machine-id-file", // cadvisor's, which every kube-proxy has with its libraries
 	} {
 		f.String(name, "", ignoredUsage)
 	}

@@ -67,6 +67,9 @@ func (o *options) validateNode(c *complaints) {
 	}
 
 	o.nodeIP = netip.Addr{}
+	if o.bindAddress == "" { // a variable of a unit or a Pod without value; kube-proxy keeps its default then
+		o.bindAddress = defaultNodeOptions().bindAddress
+	}
 	switch a, err := netip.ParseAddr(o.bindAddress); {
 	case err != nil:
 		c.add("--bind-address %q: want an IP address, 0.0.0.0 for the one of the Node object", o.bindAddress)

@@ -2,6 +2,7 @@ package main
 
 import (
 	"net/netip"
+	"strings"
 	"time"
 
 	"github.com/sirupsen/logrus"
@@ -23,13 +24,18 @@ type steeringOptions struct {
 	mark           uint32
 	portRange      string
 	bindAddresses  []string
+	serviceCIDR    []string
 
 	bind4, bind6 netip.Addr          // from bindAddresses
 	ports        intercept.PortRange // from portRange
+
+	serviceRanges []netip.Prefix // from serviceCIDR
 }
 
 const (
+	interceptAuto     = "auto"
 	interceptIPTables = "iptables"
+	interceptLocal    = "local"
 	interceptNone     = "none"
 )
 
@@ -38,7 +44,7 @@ const defaultPortRange = "61000-65535"
 
 func defaultSteeringOptions() steeringOptions {
 	return steeringOptions{
-		interception:   interceptIPTables,
+		interception:   interceptAuto,
 		iptablesMode:   "auto",
 		iptablesTarget: "auto",
 		lockWait:       30 * time.Second,
@@ -52,7 +58,8 @@ func defaultSteeringOptions() steeringOptions {
 }
 
 func (o *steeringOptions) addFlags(f *pflag.FlagSet) {
-	f.StringVar(&o.interception, "interception", o.interception, "how traffic reaches the proxy: iptables (REDIRECT rules), or none (only the proxy ports are listened on; needs no privileges)")
+	f.StringVar(&o.interception, "interception", o.interception, "how traffic reaches the proxy: iptables (REDIRECT rules), local (the Services' addresses are made local and listened on; needs no netfilter), auto (iptables where the kernel has a nat table, else local), or none (only the proxy ports are listened on; needs no privileges)")
+	f.StringSliceVar(&o.serviceCIDR, "service-cidr", o.serviceCIDR, "with --interception local: ranges that ClusterIPs are from, made local as a whole; otherwise each ClusterIP is for itself")
 	f.StringVar(&o.proxyMode, "proxy-mode", o.proxyMode, "kube-proxy's flag: userspace or empty, which is what redial is")
 	o.addIPTablesFlags(f)
 	f.StringVar(&o.iptablesTarget, "iptables-target", o.iptablesTarget, "redirect, dnat (to the node's own address: for interfaces without an address), or auto")
@@ -69,10 +76,13 @@ func (o *steeringOptions) addIPTablesFlags(f *pflag.FlagSet) {
 }
 
 func (o *options) validateSteering(c *complaints) {
-	c.oneOf("interception", o.interception, interceptIPTables, interceptNone)
+	c.oneOf("interception", o.interception, interceptAuto, interceptIPTables, interceptLocal, interceptNone)
 	switch o.proxyMode {
 	case "", "userspace":
 	case "iptables", "ipvs", "nftables", "kernelspace":
+		if o.cleanup {
+			break // whose rules are to go can be said with the flags that kube-proxy has
+		}
 		c.add("--proxy-mode %s: redial relays connections in userspace and nothing else: leave the mode out (in a file, mode: \"\") or say userspace, or run kube-proxy if you need %s", o.proxyMode, o.proxyMode)
 	default:
 		c.add("--proxy-mode %q: want userspace, or leave it out", o.proxyMode)
@@ -89,12 +99,24 @@ func (o *options) validateSteering(c *complaints) {
 			o.syncPeriod = o.minSyncPeriod
 		}
 	}
-	if o.interception == interceptIPTables && o.mark == 0 {
-		c.add("--mark 0: the rules need a mark to let the proxy's own connections pass")
+	if o.interception != interceptNone && o.mark == 0 {
+		c.add("--mark 0: a mark is needed to tell the proxy's own connections, or it would call itself")
 	}
 	switch o.portRange {
 	case "", "0", "0-0": // kube-proxy's ways to say that it may choose
 		o.portRange = defaultPortRange
+	}
+	o.serviceRanges = nil
+	for _, s := range o.serviceCIDR {
+		p, err := netip.ParsePrefix(strings.TrimSpace(s))
+		switch {
+		case err != nil || p.Addr().Is4In6():
+			c.add("--service-cidr %q: want a CIDR such as 198.18.0.0/16", s)
+		case p.Bits() < 8 || p.Addr().IsLoopback() || p.Addr().IsMulticast() || p.Addr().IsLinkLocalUnicast():
+			c.add("--service-cidr %s: would make all of it local to this node, which cannot be meant", p)
+		default:
+			o.serviceRanges = append(o.serviceRanges, p.Masked())
+		}
 	}
 	var err error
 	if o.ports, err = intercept.ParsePortRange(o.portRange); err != nil {

@@ -50,14 +50,14 @@ func (o *options) said(level logrus.Level) string {
 
 // Every flag that kube-proxy has in 1.37 or had when it had the mode userspace, by the value it takes here.
 var kubeProxyFlags = strings.Fields(`
-	--bind-address=198.18.0.1 --bind-address-hard-fail --cleanup --cluster-cidr=198.18.0.0/16,2001:db8::/64 --config-sync-period=1m
+	--bind-address=198.18.0.1 --bind-address-hard-fail --boot-id-file=/b --cleanup --cluster-cidr=198.18.0.0/16,2001:db8::/64 --config-sync-period=1m
 	--conntrack-max-per-core=1 --conntrack-min=1 --conntrack-tcp-be-liberal --conntrack-tcp-timeout-close-wait=1s
 	--conntrack-tcp-timeout-established=1s --conntrack-udp-timeout=1s --conntrack-udp-timeout-stream=1s
 	--detect-local-mode=ClusterCIDR --feature-gates=A=true,B=false --healthz-bind-address=0.0.0.0:10256 --healthz-port=1
 	--hostname-override=n --init-only --iptables-localhost-nodeports=false --iptables-masquerade-bit=14
 	--iptables-min-sync-period=1s --iptables-sync-period=30s --ipvs-exclude-cidrs=198.18.0.0/16 --ipvs-min-sync-period=1s
 	--ipvs-scheduler=rr --ipvs-strict-arp --ipvs-sync-period=30s --ipvs-tcp-timeout=1s --ipvs-tcpfin-timeout=1s
-	--ipvs-udp-timeout=1s --kube-api-burst=10 --kube-api-content-type=application/json --kube-api-qps=5 --kubeconfig=/k
+	--ipvs-udp-timeout=1s --kube-api-burst=10 --kube-api-content-type=application/json --kube-api-qps=5 --kubeconfig=/k --machine-id-file=/m
 	--log-flush-frequency=5s --logging-format=text --log-text-split-stream --log-text-info-buffer-size=1k
 	--log-json-split-stream --log-json-info-buffer-size=1k --masquerade-all --master=http://198.18.0.1:8080
 	--metrics-bind-address=127.0.0.1:10249 --metrics-port=1 --nodeport-addresses=primary,localhost,198.18.0.0/15
@@ -79,6 +79,10 @@ func TestEveryFlagOfKubeProxyIsAccepted(t *testing.T) {
 	}
 	_, err := parseOptions(t, kubeProxyFlags...)
 	assert.NoError(t, err, "all at once")
+	_, err = parseOptions(t, "--cleanup", "--proxy-mode=iptables", "--kubeconfig=/k")
+	assert.NoError(t, err, "rules are removed whatever mode is to come")
+	_, err = parseOptions(t, "--bind-address=")
+	assert.NoError(t, err, "as good as left out")
 	for arg, want := range map[string]string{
 		"--no-such-flag":                 "unknown flag",
 		"--ipvs-sync-period=soon":        "invalid argument",

@@ -120,9 +120,13 @@ func (n *node) snapshot() metrics.Snapshot {
 	for _, family := range config.Families {
 		s.Families[family] = metrics.Family{}
 	}
-	if n.rules != nil {
-		stats := n.rules.Stats()
+	if n.steer.rules != nil {
+		stats := n.steer.rules.Stats()
 		s.Families[config.IPv4], s.Families[config.IPv6] = rulesOf(stats.IPv4), rulesOf(stats.IPv6)
+	}
+	if n.steer.routes != nil {
+		stats := n.steer.routes.Stats()
+		s.Families[config.IPv4], s.Families[config.IPv6] = metrics.Family{Broken: stats.IPv4.Err != nil}, metrics.Family{Broken: stats.IPv6.Err != nil}
 	}
 	for _, local := range sum.Sync.NoLocal {
 		f := s.Families[local.Family]

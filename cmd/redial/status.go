@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strconv"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -30,6 +31,7 @@ type status struct {
 	Interception string             `json:"interception"`
 	ProxyPorts   string             `json:"proxyPorts"`
 	IPTables     *steering          `json:"iptables,omitempty"`
+	Local        *localSteering     `json:"local,omitempty"`
 	proxy.Status
 }
 
@@ -86,6 +88,9 @@ func (s *status) print(w io.Writer, wide bool, now time.Time) error {
 	if s.IPTables != nil {
 		s.IPTables.print(t)
 	}
+	if s.Local != nil {
+		s.Local.print(t)
+	}
 	t.Flush()
 	fmt.Fprintln(t, "\nSERVICE\tPORT\tADDRESSES\tPROXY PORT\tCLIENTS\tBACKENDS\tLIVE\tTOTAL\tRETRIED\tFAILED")
 	for i := range s.Services {
@@ -130,7 +135,7 @@ func (all *status) printService(w io.Writer, s *proxy.ServiceStatus) {
 					usable++
 				}
 			}
-			fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%s\t%d/%d\t%d\t%d\t%d\t%d\n", name, portName(p), all.addresses(f), f.ProxyPort, clients(f),
+			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%d/%d\t%d\t%d\t%d\t%d\n", name, portName(p), all.addresses(f), proxyPort(f), clients(f),
 				usable, len(f.Backends), f.Stats.Active, f.Stats.Accepted, f.Stats.Retried, failed(f.Stats))
 		}
 	}
@@ -145,6 +150,14 @@ func clients(f proxy.FrontendStatus) string {
 		return "dropped"
 	}
 	return "refused"
+}
+
+// proxyPort is "-" where the proxy listens on the Service's own addresses.
+func proxyPort(f proxy.FrontendStatus) string {
+	if f.ProxyPort == 0 {
+		return "-"
+	}
+	return strconv.Itoa(int(f.ProxyPort))
 }
 
 // failed counts what clients lost: connections, or datagrams.

@@ -14,6 +14,8 @@ type steering struct {
 	Version string         `json:"version"`
 	IPv4    familySteering `json:"ipv4"`
 	IPv6    familySteering `json:"ipv6"`
+	// Rivals are the families in which rules of kube-proxy come before ours.
+	Rivals []string `json:"rivals,omitempty"`
 }
 
 // familySteering is about the rules of one family. Counts are since the start.
@@ -55,6 +57,9 @@ func newFamilySteering(s iptables.FamilyStats) familySteering {
 
 // print says what does not work, if anything.
 func (s *steering) print(w io.Writer) {
+	if len(s.Rivals) > 0 {
+		fmt.Fprintf(w, "KUBE-PROXY'S RULES ARE IN FORCE (%s): %s\n", strings.Join(s.Rivals, ", "), rivalsAdvice)
+	}
 	for _, f := range []struct {
 		name string
 		familySteering
@@ -69,6 +74,17 @@ func (s *steering) print(w io.Writer) {
 			fmt.Fprintf(w, "%s UDP FLOWS MAY BE STALE: %s\n", f.name, f.FlowsError)
 		}
 	}
+}
+
+const rivalsAdvice = "its nftables table kube-proxy may take connections before redial sees them, to endpoints of long ago: " +
+	"stop kube-proxy, then run kube-proxy --cleanup, or nft delete table ip kube-proxy and nft delete table ip6 kube-proxy"
+
+// rivals are [iptables.Rivals], where redial is in kube-proxy's place rather than beside it.
+func (o *options) rivals() []string {
+	if !o.cluster() || o.serviceProxyName != "" || o.interception == interceptNone {
+		return nil
+	}
+	return iptables.Rivals()
 }
 
 // oneLine is for tables: joined errors come one to a line.

@@ -13,10 +13,8 @@ import (
 	"redial/balancer"
 	"redial/config"
 	"redial/config/kubeproxy"
-	"redial/iptables"
 	"redial/proxy"
 	"redial/proxy/admin"
-	"redial/proxy/intercept"
 	"redial/proxy/relay"
 )
 
@@ -28,7 +26,7 @@ type node struct {
 	fds     int
 	tracker *config.Tracker
 	source  serviceSource
-	rules   *iptables.Rules // nil without interception
+	steer   *interception
 	relay   *relay.Relay
 	proxier *proxy.Proxier
 	prober  *balancer.Prober
@@ -52,6 +50,9 @@ func run(ctx context.Context, opts *options) error {
 	}
 	log.WithFields(logrus.Fields{"version": versionString(), "fds": fds}).Info("starting")
 	warnOfSharedPorts(opts.ports, log)
+	if rivals := opts.rivals(); len(rivals) > 0 {
+		log.WithField("families", rivals).Warn("kube-proxy's rules are in force: " + rivalsAdvice)
+	}
 	// First of all, since it also keeps a second instance from starting.
 	socket, err := admin.Listen(opts.adminSocket)
 	if err != nil {
@@ -94,7 +95,7 @@ func run(ctx context.Context, opts *options) error {
 	})
 	if opts.configFile != "" {
 		running.Go(func() {
-			if err := kubeproxy.Watch(ending, opts.configFile, opts.content, log); err != nil {
+			if err := kubeproxy.Watch(ending, opts.configFile, opts.content, opts.usable, log); err != nil {
 				end(err)
 			}
 		})
@@ -125,6 +126,7 @@ func wire(opts *options, log *logrus.Entry, fds int) (*node, error) {
 	n := &node{opts: opts, log: log, started: time.Now(), fds: fds}
 	n.tracker = config.NewTracker(config.Options{
 		Node:               config.Node{Name: opts.nodeName},
+		AwaitNode:          opts.cluster(),
 		PrimaryIP:          opts.nodeIP,
 		ServiceProxyName:   opts.serviceProxyName,
 		DisableExternalIPs: opts.disableExternalIPs,
@@ -133,18 +135,8 @@ func wire(opts *options, log *logrus.Entry, fds int) (*node, error) {
 	if n.source, err = newSource(opts, n.tracker, log); err != nil {
 		return nil, err
 	}
-	var interceptor intercept.Interceptor
-	mark := opts.mark
-	switch opts.interception {
-	case interceptNone:
-		interceptor = intercept.None{Bind4: opts.bind4, Bind6: opts.bind6}
-		mark = 0 // no rule looks at it, and setting it takes privileges
-	default:
-		rules, err := opts.rules(log)
-		if err != nil {
-			return nil, err
-		}
-		n.rules, interceptor = rules, rules
+	if n.steer, err = opts.intercept(log); err != nil {
+		return nil, err
 	}
 	n.relay = relay.New(relay.Config{
 		DialTimeout:      opts.dialTimeout,
@@ -153,7 +145,8 @@ func wire(opts *options, log *logrus.Entry, fds int) (*node, error) {
 		KeepAlive:        opts.keepAlive,
 		UserTimeout:      opts.userTimeout,
 		UDPTimeout:       opts.udpTimeout,
-		Mark:             mark,
+		Mark:             n.steer.mark,
+		ListenControl:    n.steer.listen,
 		Log:              log,
 	})
 	if n.nodePorts, err = proxy.ParseNodePortAddresses(opts.nodePortAddresses); err != nil {
@@ -166,7 +159,7 @@ func wire(opts *options, log *logrus.Entry, fds int) (*node, error) {
 	n.prober = balancer.NewProber(n.relay.Probe)
 	n.proxier = proxy.New(proxy.Config{
 		Tracker:              n.tracker,
-		Interceptor:          interceptor,
+		Interceptor:          n.steer.Interceptor,
 		Relay:                n.relay,
 		Ports:                opts.ports,
 		MinSyncPeriod:        max(opts.minSyncPeriod, time.Nanosecond), // 0 is for its default
@@ -220,12 +213,16 @@ func (n *node) status() status {
 		Manifests:    n.opts.manifests,
 		Problems:     n.source.Problems(),
 		Following:    n.source.Following(),
-		Interception: n.opts.interception,
+		Interception: n.steer.name,
 		ProxyPorts:   n.opts.ports.String(),
 		Status:       n.proxier.Status(),
 	}
-	if n.rules != nil {
-		s.IPTables = newSteering(n.rules.Stats())
+	if n.steer.rules != nil {
+		s.IPTables = newSteering(n.steer.rules.Stats())
+		s.IPTables.Rivals = n.opts.rivals()
+	}
+	if n.steer.routes != nil {
+		s.Local = newLocalSteering(n.steer)
 	}
 	return s
 }

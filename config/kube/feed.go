@@ -69,7 +69,9 @@ type feed struct {
 	store                     cache.ReflectorStore
 	resource                  *resource
 	limits                    limits
-	log                       *logrus.Entry
+	// forbidden is called when a list is refused for want of a right. It may be nil.
+	forbidden func()
+	log       *logrus.Entry
 	// plain: tryFields was refused. noWatchList: lists are not streamed, or not any more.
 	plain, noWatchList atomic.Bool
 	// streams are the watches that have not ended.
@@ -118,6 +120,9 @@ func (f *feed) ListWithContext(parent context.Context, opts metav1.ListOptions) 
 	}
 	if parent.Err() == nil && !expired(err) {
 		f.resource.failed("list", err)
+		if f.forbidden != nil && apierrors.IsForbidden(err) {
+			f.forbidden()
+		}
 	}
 	return nil, err
 }

@@ -15,7 +15,7 @@ import (
 const (
 	// NodeUnknown means that the API has not been heard yet.
 	NodeUnknown = "unknown"
-	// NodeMissing means that there is no such Node: then no endpoint is local.
+	// NodeMissing means that there is no such Node; the Tracker has it as leaving.
 	NodeMissing = "missing"
 	// NodeFound means that the Tracker has it.
 	NodeFound = "found"
@@ -81,6 +81,7 @@ func (s *nodeStore) Replace(objects []any, _ string) error {
 		s.gone()
 	}
 	s.resource.holds(found, true)
+	s.tracker.NodeDelivered()
 	return nil
 }
 
@@ -91,20 +92,26 @@ func (s *nodeStore) Resync() error { return nil }
 func (s *nodeStore) Transformer() cache.TransformFunc { return trim }
 
 // gone is the absence of the Node. What was known stays in force, since its endpoints are where they were; but load
-// balancers should turn to others.
+// balancers should turn to others. They should also where it has never been there: it may have been deleted while this
+// process was started anew.
 func (s *nodeStore) gone() {
 	switch s.status() {
 	case NodeUnknown:
 		s.become(NodeMissing)
+		s.leave()
 		s.log.Warn("there is no Node object of this name: no endpoint counts as local, so that traffic policy Local drops " +
-			"everything and topology hints are not followed; set --hostname-override to the name that kubectl get nodes shows")
+			"everything and topology hints are not followed, and /healthz tells load balancers to leave; set --hostname-override to the name that kubectl get nodes shows")
 	case NodeFound:
 		s.become(NodeDeleted)
-		node := s.tracker.Node()
-		node.Leaving = true
-		s.tracker.SetNode(node)
+		s.leave()
 		s.log.Warn("the Node object was deleted: serving goes on, and health checks tell load balancers to leave")
 	}
+}
+
+func (s *nodeStore) leave() {
+	node := s.tracker.Node()
+	node.Leaving = true
+	s.tracker.SetNode(node)
 }
 
 func (s *nodeStore) become(state string) (before string) {

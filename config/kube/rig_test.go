@@ -56,6 +56,7 @@ func newRig(t *testing.T, api *apiServer, change ...func(*Config)) *rig {
 	for _, c := range change {
 		c(&cfg)
 	}
+	b.tracker = cfg.Tracker
 	b.source = New(cfg)
 	return b
 }

@@ -94,6 +94,10 @@ func New(cfg Config) *Source {
 				return cfg.Client.CoreV1().Nodes().Watch(ctx, o)
 			})
 		s.nodeFeed.fields = fields.OneTermEqualSelector("metadata.name", cfg.NodeName).String()
+		// Services can be served without, and whoever has not been given the right may never be.
+		s.nodeFeed.forbidden = t.NodeDelivered
+	} else {
+		t.NodeDelivered()
 	}
 	return s
 }

@@ -8,7 +8,8 @@ type Status struct {
 	EndpointSource string `json:"endpointSource,omitempty"`
 	// Node is one of the Node constants; empty means that no Node is followed.
 	Node string `json:"node,omitempty"`
-	// Waiting are the resources of which no list has arrived. While it has services or endpoints, nothing is served anew.
+	// Waiting are the resources of which no list has arrived. While it has any, nothing is served anew, but for
+	// nodes that are forbidden.
 	Waiting []string `json:"waiting,omitempty"`
 	// Error is that of a request that fails at present; empty means that all is well.
 	Error string `json:"error,omitempty"`

@@ -24,10 +24,10 @@ const (
 
 // Watch waits until the content of a file is no longer what was loaded from it, and returns [ErrChanged]; or until ctx
 // ends, and returns nil. It does not matter how it changed: written, renamed over, or swapped by a symlink as the kubelet
-// does for ConfigMaps. A file that is gone or cannot be decoded is left for later, since whoever starts again with it
-// would not serve at all.
-func Watch(ctx context.Context, path string, loaded []byte, log *logrus.Entry) error {
-	w := &watch{path: path, loaded: loaded, log: log.WithField("file", path), poll: poll, newWatcher: fsnotify.NewWatcher}
+// does for ConfigMaps. A file that is gone or for which usable has an error is left for later, since whoever starts again
+// with it would not serve at all.
+func Watch(ctx context.Context, path string, loaded []byte, usable func([]byte) error, log *logrus.Entry) error {
+	w := &watch{path: path, loaded: loaded, usable: usable, log: log.WithField("file", path), poll: poll, newWatcher: fsnotify.NewWatcher}
 	return w.run(ctx)
 }
 
@@ -36,7 +36,8 @@ type watch struct {
 	path       string
 	loaded     []byte
 	candidate  []byte // other content that was there at the last look
-	refused    []byte // other content that cannot be decoded
+	refused    []byte // other content that cannot be used
+	usable     func([]byte) error
 	log        *logrus.Entry
 	poll       time.Duration
 	newWatcher func() (*fsnotify.Watcher, error)
@@ -102,7 +103,7 @@ func (w *watch) look() (changed, stable bool) {
 		w.candidate = content
 		return true, false
 	}
-	if _, _, err := Decode(content); err != nil {
+	if err := w.usable(content); err != nil {
 		w.log.WithError(err).Error("the configuration file has changed, but cannot be used: going on with what it said before")
 		w.candidate, w.refused = nil, content
 		return false, false

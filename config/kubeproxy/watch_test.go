@@ -26,12 +26,17 @@ type watching struct {
 	done chan error
 }
 
+func decodable(content []byte) error {
+	_, _, err := Decode(content)
+	return err
+}
+
 func startWatch(t *testing.T, path string, notified bool) *watching {
 	t.Helper()
 	content, err := os.ReadFile(path)
 	require.NoError(t, err)
 	logger, _ := logtest.NewNullLogger()
-	w := &watch{path: path, loaded: content, log: logrus.NewEntry(logger), poll: time.Hour, newWatcher: fsnotify.NewWatcher}
+	w := &watch{path: path, loaded: content, usable: decodable, log: logrus.NewEntry(logger), poll: time.Hour, newWatcher: fsnotify.NewWatcher}
 	if !notified {
 		w.poll = 5 * time.Millisecond
 		w.newWatcher = func() (*fsnotify.Watcher, error) { return nil, errors.New("no inotify") }
@@ -161,7 +166,9 @@ func TestWatchComparesWithWhatWasLoaded(t *testing.T) {
 	write(t, path, header)
 	log, _ := logtest.NewNullLogger()
 	done := make(chan error, 1)
-	go func() { done <- Watch(t.Context(), path, []byte(header+"mode: userspace"), logrus.NewEntry(log)) }()
+	go func() {
+		done <- Watch(t.Context(), path, []byte(header+"mode: userspace"), decodable, logrus.NewEntry(log))
+	}()
 	select {
 	case err := <-done:
 		assert.ErrorIs(t, err, ErrChanged)
@@ -175,7 +182,7 @@ func TestWatchGoesOn(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "c")
 	logger, hook := logtest.NewNullLogger()
-	w := &watch{path: path, loaded: []byte(header), log: logrus.NewEntry(logger)}
+	w := &watch{path: path, loaded: []byte(header), usable: decodable, log: logrus.NewEntry(logger)}
 	expect := func(wantChanged, wantStable bool, when string) {
 		t.Helper()
 		changed, stable := w.look()

@@ -4,7 +4,8 @@
 // the kernel deliver traffic for the former to the latter. One sync is: Prepare, open listeners on BindAddr, Commit.
 // A back end tracks what it has written itself; callers always pass the whole wanted set. Calls are never concurrent.
 //
-// Back ends: package iptables (REDIRECT rules), and [None] here, which steers nothing.
+// Back ends: package iptables (REDIRECT rules), package local (listening on the VIPs themselves), and [None] here, which
+// steers nothing. Package intercepttest has the conformance suite for those that steer.
 package intercept
 
 import (
@@ -106,13 +107,17 @@ type State struct {
 	NoLocalhostNodePorts bool
 	// Pods tell the packets that pods of this node send; nil means that they cannot be told from those of other nodes.
 	Pods []PodSource
+	// HealthChecks are the TCP ports at which load balancers ask the proxy for a Service's endpoints. Nothing is steered
+	// there; but they are open whatever the host's policy for what comes in. Sorted, each once.
+	HealthChecks []uint16
 }
 
 // Equal reports whether s and o ask for the same.
 func (s State) Equal(o State) bool {
 	return slices.EqualFunc(s.Bindings, o.Bindings, Binding.Equal) &&
 		(s.NodePorts == nil) == (o.NodePorts == nil) && slices.Equal(s.NodePorts, o.NodePorts) &&
-		s.NoLocalhostNodePorts == o.NoLocalhostNodePorts && slices.Equal(s.Pods, o.Pods)
+		s.NoLocalhostNodePorts == o.NoLocalhostNodePorts && slices.Equal(s.Pods, o.Pods) &&
+		slices.Equal(s.HealthChecks, o.HealthChecks)
 }
 
 // PodSource tells packets that come from pods of this node, by one of its fields.
@@ -129,7 +134,8 @@ type Interceptor interface {
 	// Prepare makes it possible to listen for these VIPs. It only adds, so that what is steered now stays so.
 	Prepare(ctx context.Context, vips []VIP) error
 	// BindAddr returns where the proxy must listen for v, given the proxy port allocated to its frontend. VIPs of one
-	// frontend may share an answer; each distinct answer is one listener.
+	// frontend may share an answer; each distinct answer is one listener. An answer whose port is 0 when asked with port 0
+	// tells that it takes a proxy port at all.
 	BindAddr(v VIP, port uint16) netip.AddrPort
 	// Commit puts exactly this state in force and removes everything else of ours. A binding that the kernel refuses does
 	// not hold up the others: Commit steers those, and returns a BindingError for it (joined with others by

@@ -33,6 +33,7 @@ func (l *Listener) accept() {
 	if l.waiting != nil || l.timer.set || l.slot < 0 {
 		return
 	}
+	defer l.loop.contain()
 	count := l.countersOf(l.loop)
 	for range acceptBatch {
 		fd, client, errno := acceptRaw(l.fd)

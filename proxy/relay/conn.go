@@ -31,7 +31,7 @@ type conn struct {
 	client   end
 	backend  end
 	in, out  half    // client to backend and back
-	search   *search // while dialling
+	search   *search // while dialling, and then until a byte moves: see early.go
 	reset    *half   // while resetting: the direction that goes on
 	timer    timer
 	started  time.Duration // when it was accepted, and then when it was connected
@@ -40,6 +40,8 @@ type conn struct {
 	pause    time.Duration // between looks at left, while resetting
 
 	state      state
+	reached    bool // counted as connected
+	retried    bool // and as retried
 	held       bool // the balancer is to be told of the end
 	lasting    bool // lastingAfter has passed
 	halfClosed bool // one direction has ended and the other goes on under HalfCloseTimeout
@@ -111,14 +113,18 @@ func (c *conn) again() {
 func (c *conn) work() {
 	switch c.state {
 	case relaying:
-		c.in.move()
-		c.out.move()
+		c.out.move() // first, since a backend that leaves early does not get to see the client's bytes
+		if c.state == relaying {
+			c.in.move()
+		}
 		switch { // move may have ended c
 		case c.state != relaying:
 		case c.client.gone:
 			c.passReset(&c.in)
 		case c.backend.gone:
-			c.passReset(&c.out)
+			if !c.leave(errResetEarly) {
+				c.passReset(&c.out)
+			}
 		}
 	case resetting:
 		c.lookAgain()
@@ -147,6 +153,13 @@ func (c *conn) last() {
 		} else {
 			c.lasting = true
 			setTimeouts(c.backend.fd, cfg.KeepAlive, cfg.UserTimeout)
+		}
+	}
+	if c.search != nil {
+		if c.over() {
+			c.settle()
+		} else {
+			c.wakeBy(c.search.deadline)
 		}
 	}
 	if c.halfClosed {
@@ -186,6 +199,7 @@ func (c *conn) end() {
 	c.state = ended
 	lp := c.loop
 	lp.wheel.unset(&c.timer)
+	c.settle()
 	c.in.drop()
 	c.out.drop()
 	c.backend.close()

@@ -6,7 +6,6 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"slices"
 	"time"
 
 	"github.com/sirupsen/logrus"
@@ -26,6 +25,7 @@ type search struct {
 	tried    []netip.AddrPort // in this round, the refused ones included
 	dials    uint64
 	asked    bool    // a backend was picked and not reported yet
+	left     error   // how the last backend has ended the connection before a byte moved; nil: none has
 	short    bool    // the timer is for another try at the same backend, for want of descriptors
 	retry    backoff // of those tries
 	pause    backoff // between rounds
@@ -54,12 +54,20 @@ func (c *conn) pick() {
 			c.nextRound()
 			return
 		}
-		s.dials++
-		s.asked, c.to, s.retry = true, backend, backoff{}
-		if c.dial() {
+		if c.dialTo(backend) {
 			return
 		}
 	}
+}
+
+// dialTo dials a backend that has just been picked, see dial.
+func (c *conn) dialTo(backend netip.AddrPort) bool {
+	s := c.search
+	if s.dials++; s.dials > 1 {
+		c.stats.retries.Add(1)
+	}
+	s.asked, c.to, s.retry = true, backend, backoff{}
+	return c.dial()
 }
 
 // nextRound pauses, as a dial may also fail at once, for want of a local port, and then asks the silent backends again, if
@@ -70,7 +78,7 @@ func (c *conn) nextRound() {
 		c.giveUp(s.verdict())
 		return
 	}
-	s.tried = slices.Clone(s.refused)
+	s.tried = append(s.tried[:0], s.refused...)
 	s.patience *= 2
 	c.wake(s.pause.next())
 }
@@ -116,10 +124,15 @@ func (c *conn) answered(events uint32) {
 	switch {
 	case events&(unix.EPOLLERR|unix.EPOLLHUP) != 0:
 		errno, err := unix.GetsockoptInt(c.backend.fd, unix.SOL_SOCKET, unix.SO_ERROR)
-		if err != nil || errno == 0 {
-			errno = int(unix.ECONNRESET)
+		switch {
+		case err != nil || errno == 0:
+			c.tryOther(os.NewSyscallError("connect", unix.ECONNRESET))
+		case errno == int(unix.ECONNRESET) || errno == int(unix.EPIPE): // it had been connected (tcp_reset)
+			c.backend.gone = true
+			c.connected()
+		default:
+			c.tryOther(os.NewSyscallError("connect", unix.Errno(errno)))
 		}
-		c.tryOther(os.NewSyscallError("connect", unix.Errno(errno)))
 	case events&unix.EPOLLOUT != 0:
 		c.connected()
 	}
@@ -146,7 +159,7 @@ func (c *conn) searchOn() {
 // tryOther ends an attempt.
 func (c *conn) tryOther(err error) {
 	c.backend.close()
-	c.backend.ready, c.backend.room, c.backend.hungUp, c.backend.urgent = false, false, false, false
+	c.backend = end{conn: c, fd: -1, slot: -1}
 	if !c.failed(err) {
 		c.pick()
 	}
@@ -178,7 +191,7 @@ func (c *conn) failed(err error) (waiting bool) {
 	switch {
 	case c.over():
 		c.giveUp(s.verdict())
-	case peerGone(c.client.fd):
+	case !c.in.pending() && peerGone(c.client.fd):
 		c.giveUp(errAbandoned)
 	}
 	return false
@@ -186,33 +199,37 @@ func (c *conn) failed(err error) (waiting bool) {
 
 // clientLeft ends the search of a client that has reset its connection, unless it has sent something before.
 func (c *conn) clientLeft() {
-	if unread(c.client.fd) == 0 {
+	if !c.in.pending() && unread(c.client.fd) == 0 {
 		c.giveUp(errAbandoned)
 	}
 }
 
-// connected ends the search with success.
+// connected takes the backend that has answered. The search is kept until a byte moves: the backend may yet leave.
 func (c *conn) connected() {
 	s := c.search
-	if s.dials > 1 {
-		c.stats.retries.Add(s.dials - 1)
+	if s.dials > 1 && !c.retried {
+		c.retried = true
 		c.stats.retried.Add(1)
 	}
-	c.stats.connected.Add(1)
-	c.state, c.held = relaying, true
+	if !c.reached {
+		c.reached = true
+		c.stats.connected.Add(1)
+	}
+	c.state, c.held, c.lasting = relaying, true, false
 	c.started = c.loop.now
 	c.client.room = true
-	took := c.loop.now - s.began
-	c.loop.endSearch(c)
-	c.listener.balancer.Report(c.clientIP, c.to, took, nil)
+	s.asked = false
+	c.listener.balancer.Report(c.clientIP, c.to, c.loop.now-s.began, nil)
 	c.loop.wheel.set(&c.timer, c.loop.now+lastingFor(&c.listener.relay.cfg))
 	c.work()
 }
 
-// giveUp ends the connection before it has reached a backend.
+// giveUp ends the connection before it has reached a backend that stayed. A client whose last backend has left sees that
+// backend's end, any other a reset.
 func (c *conn) giveUp(err error) {
 	s := c.search
 	switch {
+	case c.reached:
 	case errors.Is(err, errAbandoned):
 		c.stats.abandoned.Add(1)
 	case errors.Is(err, errNoBackend):
@@ -220,10 +237,11 @@ func (c *conn) giveUp(err error) {
 	default:
 		c.stats.failed.Add(1)
 	}
-	asked := s != nil && s.asked
+	asked := false
 	if s != nil {
-		if s.dials > 1 {
-			c.stats.retries.Add(s.dials - 1)
+		asked = s.asked
+		if s.left == errClosedEarly {
+			c.client.close()
 		}
 		c.loop.endSearch(c)
 	}
@@ -269,7 +287,7 @@ func (lp *tcpLoop) endSearch(c *conn) {
 	const most = 256
 	s := c.search
 	c.search = nil
-	*s = search{}
+	*s = search{tried: s.tried[:0], refused: s.refused[:0]}
 	if len(lp.searches) < most {
 		lp.searches = append(lp.searches, s)
 	}

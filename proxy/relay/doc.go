@@ -9,9 +9,9 @@
 //	  │ dialling    pick ── connect ──┬─ nobody left, no time left, client left ─────┼─► reset ─► ended
 //	  │               ▲               │                                              │
 //	  │               └───────────────┘ refused, silent: a backend not tried yet     │
-//	  └──────────────────────────────────────────────┬──────────────────────────────┘
-//	                                                 │ connected
-//	  ┌──────────────────────────────────────────────▼──────────────────────────────┐
+//	  └───────────────▲──────────────────────────────┬──────────────────────────────┘
+//	                  │ left before a byte moved     │ connected
+//	  ┌───────────────┴──────────────────────────────▼──────────────────────────────┐
 //	  │ relaying    two halves, each: read ── write ── keep what there was no room   │  both ends passed on
 //	  │             for; splice when bulk; an end is passed on as a FIN, and the     ├─────────────► ended
 //	  │             half that is left is limited by HalfCloseTimeout                 │
@@ -23,7 +23,8 @@
 //
 // A slow dial holds up its own connection only. A dial that is refused moves to another backend at once, one that stays
 // silent after [Config.TryTimeout]; only when [Config.DialTimeout] is spent, or every backend has refused, does the client
-// lose its connection, and then by a reset. Once a backend is connected, nothing is ever retried.
+// lose its connection, and then by a reset. A backend that closes or resets before a byte has moved either way counts as a
+// failed dial, too (early.go). Once a byte has been sent to a backend, nothing is ever retried.
 //
 // The end of one direction is passed on as a FIN and the other direction lives on, as long as bytes move at least every
 // [Config.HalfCloseTimeout]. A reset is passed on as a reset, after the bytes that came before it. A connection

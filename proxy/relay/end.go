@@ -95,6 +95,7 @@ func (e *end) sent(n, of int, errno unix.Errno) (int, bool) {
 	}
 	if n > 0 {
 		e.conn.moved = e.conn.loop.now
+		e.conn.settle()
 	}
 	return n, true
 }

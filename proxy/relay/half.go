@@ -34,7 +34,9 @@ func (h *half) move() {
 	for moved := false; ; moved = true {
 		switch {
 		case h.dst.gone:
-			h.drop()
+			if !h.conn.mayLeave() {
+				h.drop()
+			}
 			return
 		case h.pending() && !h.flush():
 			return
@@ -99,7 +101,7 @@ func (h *half) write(b []byte) {
 	n := 0
 	if h.dst.room {
 		var ok bool
-		if n, ok = h.dst.send(b); !ok {
+		if n, ok = h.dst.send(b); !ok && !h.conn.mayLeave() {
 			return
 		}
 	}
@@ -146,9 +148,10 @@ func (h *half) drop() {
 // direction has ended before, closing sends what FIN is still due.
 func (h *half) pass() {
 	c := h.conn
-	if c.state != relaying || h.src.gone {
+	if c.state != relaying || h.src.gone || h == &c.out && c.leave(errClosedEarly) {
 		return
 	}
+	c.settle()
 	h.done = true
 	if h.src.finSent {
 		c.end()

@@ -6,7 +6,7 @@ const (
 	// pipeSize is asked for; an unprivileged process may get less (pipe(7)). Measured on two processors: 256 KiB take 1.5
 	// times the processor time per byte, 1 MiB takes as little, but holds up the other connections.
 	pipeSize   = 512 << 10
-	sparePipes = 4 // kept by a loop
+	sparePipes = 4 // kept by a loop while it has connections
 )
 
 // pipe is what splice(2) moves bytes through. It belongs to one direction of one connection while there are bytes in it.

@@ -48,6 +48,9 @@ type Config struct {
 	// Mark is set on backend sockets (SO_MARK) so that rules can tell the proxy's own connections. 0: none, which
 	// needs no privilege.
 	Mark uint32
+	// ListenControl prepares listening sockets before they are bound to addr, beyond what the relay does itself. An error
+	// is one of listening. Nil: there is nothing to do.
+	ListenControl func(fd int, addr netip.AddrPort) error
 	// MaxFDs is how many file descriptors there may be. A quarter, and not more than three quarters of the kernel's
 	// ephemeral ports, is for UDP sessions, one each; listeners and TCP connections share the rest, two each, listeners at
 	// most half of it. So a flood of one protocol does not starve the other. At the limit new connections wait in the

@@ -30,6 +30,9 @@ func bindTCP(addr netip.AddrPort, cfg *Config) (int, error) {
 	if err == nil {
 		err = setTimeouts(fd, cfg.KeepAlive, cfg.UserTimeout)
 	}
+	if err == nil && cfg.ListenControl != nil {
+		err = cfg.ListenControl(fd, addr)
+	}
 	if err == nil {
 		err = unix.Bind(fd, sockaddr(addr))
 	}

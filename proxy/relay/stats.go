@@ -13,6 +13,8 @@ type Stats struct {
 	Retried   uint64 `json:"retried"`   // connections that reached a backend after at least one failed dial; sessions answered by another after a refusal
 	Retries   uint64 `json:"retries"`   // dials made after a failed one
 
+	EarlyCloses uint64 `json:"earlyCloses"` // backends that closed or reset a connection before a byte had moved
+
 	Active       int64  `json:"active"`       // connections between accept and close
 	BytesIn      uint64 `json:"bytesIn"`      // from clients to backends
 	BytesOut     uint64 `json:"bytesOut"`     // from backends to clients
@@ -33,6 +35,7 @@ type Stats struct {
 // counters belong to one loop each, so that loops do not pass cache lines to each other all the time.
 type counters struct {
 	accepted, connected, failed, noBackend, abandoned, retried, retries atomic.Uint64
+	earlyCloses                                                         atomic.Uint64
 	active                                                              atomic.Int64
 	bytesIn, bytesOut, resets, halfClosed, acceptErrors, fdWaits        atomic.Uint64
 	datagramsIn, datagramsOut, dropped, overflows, expired, evicted     atomic.Uint64
@@ -42,7 +45,7 @@ func (c *counters) snapshot() Stats {
 	return Stats{
 		Accepted: c.accepted.Load(), Connected: c.connected.Load(), Failed: c.failed.Load(),
 		NoBackend: c.noBackend.Load(), Abandoned: c.abandoned.Load(),
-		Retried: c.retried.Load(), Retries: c.retries.Load(),
+		Retried: c.retried.Load(), Retries: c.retries.Load(), EarlyCloses: c.earlyCloses.Load(),
 		Active: c.active.Load(), BytesIn: c.bytesIn.Load(), BytesOut: c.bytesOut.Load(),
 		Resets: c.resets.Load(), HalfClosed: c.halfClosed.Load(),
 		AcceptErrors: c.acceptErrors.Load(), FDWaits: c.fdWaits.Load(),
@@ -62,7 +65,7 @@ func (s Stats) Add(o Stats) Stats {
 	return Stats{
 		Accepted: s.Accepted + o.Accepted, Connected: s.Connected + o.Connected, Failed: s.Failed + o.Failed,
 		NoBackend: s.NoBackend + o.NoBackend, Abandoned: s.Abandoned + o.Abandoned,
-		Retried: s.Retried + o.Retried, Retries: s.Retries + o.Retries,
+		Retried: s.Retried + o.Retried, Retries: s.Retries + o.Retries, EarlyCloses: s.EarlyCloses + o.EarlyCloses,
 		Active: s.Active + o.Active, BytesIn: s.BytesIn + o.BytesIn, BytesOut: s.BytesOut + o.BytesOut,
 		Resets: s.Resets + o.Resets, HalfClosed: s.HalfClosed + o.HalfClosed,
 		AcceptErrors: s.AcceptErrors + o.AcceptErrors, FDWaits: s.FDWaits + o.FDWaits,

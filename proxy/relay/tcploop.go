@@ -97,6 +97,9 @@ func (lp *tcpLoop) turns(uintptr) bool {
 			return true
 		}
 		if errno == 0 && n < len(lp.events) && len(lp.more) == 0 {
+			if lp.live == 0 && len(lp.pipes.spare) > 0 {
+				lp.pipes.close(lp.relay) // when it is quiet nothing is held
+			}
 			lp.arm()
 			lp.resting.Store(true)
 			return false
@@ -157,16 +160,15 @@ func (lp *tcpLoop) bury() {
 
 // call runs a request from outside.
 func (lp *tcpLoop) call(f func()) {
-	defer func() {
-		if p := recover(); p != nil {
-			lp.panicked(p)
-		}
-	}()
+	defer lp.contain()
 	f()
 }
 
-func (lp *tcpLoop) panicked(p any) {
-	lp.relay.cfg.Log.WithFields(logrus.Fields{"panic": p, "stack": string(debug.Stack())}).Error("relaying a connection panicked, please report it")
+// contain, when deferred, keeps a fault outside of connections, which contain their own, from ending the process.
+func (lp *tcpLoop) contain() {
+	if p := recover(); p != nil {
+		lp.relay.cfg.Log.WithFields(logrus.Fields{"panic": p, "stack": string(debug.Stack())}).Error("accepting connections panicked, please report it")
+	}
 }
 
 // cut ends all connections by a reset and returns their number.

@@ -56,7 +56,7 @@ func (r *Relay) ListenUDP(addr netip.AddrPort, name string, b Balancer) (*UDPLis
 	if err != nil {
 		return nil, fmt.Errorf("listening on %s: %w", addr, err)
 	}
-	fd, err := bindUDP(addr)
+	fd, err := r.bindUDP(addr)
 	if err != nil {
 		release()
 		return nil, fmt.Errorf("listening on %s: %w", addr, os.NewSyscallError("bind", err))
@@ -77,7 +77,7 @@ func (r *Relay) ListenUDP(addr netip.AddrPort, name string, b Balancer) (*UDPLis
 
 // bindUDP makes a listening socket. It asks for what replies and counters need: the address each datagram was sent to,
 // and the number of those that the socket had no room for.
-func bindUDP(addr netip.AddrPort) (fd int, err error) {
+func (r *Relay) bindUDP(addr netip.AddrPort) (fd int, err error) {
 	if fd, err = udpSocket(addr.Addr()); err != nil {
 		return -1, err
 	}
@@ -94,6 +94,9 @@ func bindUDP(addr netip.AddrPort) (fd int, err error) {
 	// Beyond net.core.rmem_max takes CAP_NET_ADMIN; as much as is allowed will do.
 	if err == nil && unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, receiveBuffer) != nil {
 		err = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, receiveBuffer)
+	}
+	if err == nil && r.cfg.ListenControl != nil {
+		err = r.cfg.ListenControl(fd, addr)
 	}
 	if err == nil {
 		err = unix.Bind(fd, sockaddr(addr))

@@ -99,6 +99,15 @@ func Run(t *testing.T, new New) {
 		"StuckStreams":                      testStuckStreams,
 		"ClientResetsWhileDialling":         testClientResetsWhileDialling,
 		"ClientSendsAndResetsWhileDialling": testClientSendsAndResetsWhileDialling,
+		"EarlyClose":                        testEarlyClose,
+		"EarlyCloseOfAQueue":                testEarlyCloseOfAQueue,
+		"AllCloseEarly":                     testAllCloseEarly,
+		"CloseAfterAByte":                   testCloseAfterAByte,
+		"CloseAfterTheClients":              testCloseAfterTheClients,
+		"LateClose":                         testLateClose,
+		"EarlyHalfClose":                    testEarlyHalfClose,
+		"EarlyCloseKeepsBytes":              testEarlyCloseKeepsBytes,
+		"EarlyCloseThenRefused":             testEarlyCloseThenRefused,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, new) })
 	}

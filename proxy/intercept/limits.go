@@ -1,0 +1,25 @@
+package intercept
+
+// Limits say what a back end cannot do of what a [State] can ask for. The zero value: nothing is missing.
+type Limits struct {
+	// ClientsAlike means that all clients of a VIP are treated the same: Binding.Sources and Binding.Local, and the
+	// restrictions of NodePorts in State, are beyond it. What they restrict must not be listened for at all.
+	ClientsAlike bool
+	// Refuses means that clients who should be dropped are refused.
+	Refuses bool
+}
+
+// Limited is an [Interceptor] that cannot do everything. The proxy asks before it listens: what cannot be restricted as its
+// owner wants must at no time be open to everybody. Such a back end still returns a [BindingError] for what it is asked
+// nevertheless.
+type Limited interface {
+	Limits() Limits
+}
+
+// LimitsOf returns the limits of a back end.
+func LimitsOf(i Interceptor) Limits {
+	if l, ok := i.(Limited); ok {
+		return l.Limits()
+	}
+	return Limits{}
+}
