@@ -31,7 +31,7 @@ func TestFailoverOnASmallScale(t *testing.T) {
 	}
 	dir := t.TempDir()
 	program, results := filepath.Join(dir, "redial"), filepath.Join(dir, "results.json")
-	out, err := exec.Command("go", "build", "-o", program, "../redial").CombinedOutput()
+	out, err := exec.Command("go", "build", "-buildvcs=false", "-o", program, "../redial").CombinedOutput()
 	require.NoError(t, err, "%s", out)
 	self, err := os.Executable()
 	require.NoError(t, err)
