@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"redial/proxy/relay"
 )
@@ -281,13 +282,23 @@ func serveOn(t *testing.T, l net.Listener, serve func(*net.TCPConn)) {
 	t.Cleanup(func() { l.Close(); close(ending); running.Wait() })
 }
 
-// refused is an address that nobody listens on.
+// refused is an address that nobody listens on, nor will: its port stays taken until the test ends.
 func refused(t *testing.T) netip.AddrPort {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	fd, addr := bound(t)
+	t.Cleanup(func() { unix.Close(fd) })
+	return addr
+}
+
+// bound makes a socket that has a port on loopback and does not listen.
+func bound(t *testing.T) (fd int, addr netip.AddrPort) {
+	t.Helper()
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	require.NoError(t, err)
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).AddrPort()
+	require.NoError(t, unix.Bind(fd, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}))
+	name, err := unix.Getsockname(fd)
+	require.NoError(t, err)
+	return fd, netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), uint16(name.(*unix.SockaddrInet4).Port))
 }
 
 // dial connects a client to l.
