@@ -25,6 +25,7 @@ const lastingAfter = time.Second
 type conn struct {
 	loop     *tcpLoop
 	listener *Listener
+	settings *Settings // those of the listener when it began
 	stats    *counters // the loop's share of the listener's
 	clientIP netip.Addr
 	to       netip.AddrPort // the backend, once connected or while it is dialled
@@ -54,7 +55,7 @@ type conn struct {
 // be gone.
 func (lp *tcpLoop) begin(l *Listener, fd int, client netip.Addr, waited bool) {
 	c := lp.record()
-	c.listener, c.clientIP = l, client
+	c.listener, c.clientIP, c.settings = l, client, l.settings.Load()
 	c.countIn(l.countersOf(lp))
 	c.client.fd, c.client.noDelay = fd, true // inherited
 	c.started = lp.now

@@ -33,10 +33,14 @@ func (c *conn) leave(how error) bool {
 	}
 	s, b, from := c.search, c.listener.balancer, c.to
 	c.stats.earlyCloses.Add(1)
-	c.logDial(how)
-	s.tried, s.refused, s.left = append(s.tried, from), append(s.refused, from), how
+	c.logDial(from, how)
+	s.refused, s.left = append(s.refused, from), how
 	b.Fail(c.clientIP, from, how)
-	next, ok := b.Pick(c.clientIP, s.tried)
+	if !c.mayRetry() {
+		c.settle()
+		return false
+	}
+	next, ok := c.choose()
 	if !ok && len(s.tried) == len(s.refused) {
 		c.settle()
 		return false

@@ -47,9 +47,12 @@ func (e *end) event(events uint32) bool {
 	}
 	switch c.state {
 	case dialling:
-		if e == &c.backend {
+		switch {
+		case e == &c.backend:
 			c.answered(events)
-		} else if events&(unix.EPOLLERR|unix.EPOLLHUP) != 0 {
+		case e == &c.search.rival.end:
+			c.rivalAnswered(events)
+		case events&(unix.EPOLLERR|unix.EPOLLHUP) != 0:
 			e.gone = true
 			c.clientLeft()
 		}

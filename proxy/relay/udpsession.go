@@ -236,9 +236,10 @@ func (s *udpSession) forget() {
 
 // expire ends idle sessions.
 func (l *UDPListener) expire(now time.Time) {
+	timeout := l.settings.Load().UDPTimeout
 	for {
 		_, s, ok := l.sessions.GetOldest()
-		if !ok || now.Sub(s.used) < l.relay.cfg.UDPTimeout {
+		if !ok || now.Sub(s.used) < timeout {
 			return
 		}
 		l.stats.expired.Add(1)

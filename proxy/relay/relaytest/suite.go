@@ -7,6 +7,7 @@
 package relaytest
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net"
@@ -30,6 +31,7 @@ type Listener interface {
 	SetOpen(bool) error
 	Close() error
 	Stats() relay.Stats
+	Configure(relay.Settings)
 }
 
 // Engine is the relay under test.
@@ -108,6 +110,17 @@ func Run(t *testing.T, new New) {
 		"EarlyHalfClose":                    testEarlyHalfClose,
 		"EarlyCloseKeepsBytes":              testEarlyCloseKeepsBytes,
 		"EarlyCloseThenRefused":             testEarlyCloseThenRefused,
+		"Hedge":                             testHedge,
+		"HedgeFindsTheDead":                 testHedgeFindsTheDead,
+		"HedgeLost":                         testHedgeLost,
+		"HedgesTwoAtMost":                   testHedgesTwoAtMost,
+		"HedgeOff":                          testHedgeOff,
+		"HedgeAndClientLeaves":              testHedgeAndClientLeaves,
+		"HedgeRefused":                      testHedgeRefused,
+		"FirstRefusedBesideHedge":           testFirstRefusedBesideHedge,
+		"HedgeNeedsADescriptor":             testHedgeNeedsADescriptor,
+		"MaxRetries":                        testMaxRetries,
+		"RetryBudget":                       testRetryBudget,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, new) })
 	}
@@ -124,9 +137,13 @@ type balancer struct {
 	picks    []netip.AddrPort // every pick, in order
 	failed   []netip.AddrPort // every failure reported
 	open     int              // picked, not yet reported
+	mostOpen int
 	active   map[netip.AddrPort]int
 	misuse   error
 	onPick   func()
+	hedge    time.Duration // how long each may be silent; 0: an hour
+	retries  int           // how many there have been
+	refuses  bool          // them
 }
 
 func balance(backends ...netip.AddrPort) *balancer {
@@ -145,6 +162,7 @@ func (b *balancer) Pick(_ netip.Addr, tried []netip.AddrPort) (netip.AddrPort, b
 		if !slices.Contains(tried, a) {
 			b.picks = append(b.picks, a)
 			b.open++
+			b.mostOpen = max(b.mostOpen, b.open)
 			return a, true
 		}
 	}
@@ -182,6 +200,19 @@ func (b *balancer) Release(a netip.AddrPort) {
 	if b.active[a]--; b.active[a] < 0 {
 		b.misuse = errors.New("Release without Report")
 	}
+}
+
+func (b *balancer) HedgeDelay(netip.AddrPort) time.Duration {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return cmp.Or(b.hedge, time.Hour)
+}
+
+func (b *balancer) Retry() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.retries++
+	return !b.refuses
 }
 
 func (b *balancer) picked() []netip.AddrPort {

@@ -238,9 +238,10 @@ func testOneSided(t *testing.T, new NewUDP) {
 func testIdleSessionEnds(t *testing.T, new NewUDP) {
 	a, _ := udpBackend(t, "127.0.0.1:0", same)
 	b := balance(a)
-	_, l := startUDP(t, new, relay.Config{UDPTimeout: 50 * time.Millisecond}, b)
+	_, l := startUDP(t, new, relay.Config{UDPTimeout: time.Hour}, b)
 	conn := udpClient(t, l)
 	exchange(t, conn, "x")
+	l.Configure(relay.Settings{UDPTimeout: 50 * time.Millisecond})
 	before := openFDs(t)
 	eventually(t, func() bool { return l.Stats().Active == 0 }, "the session to end")
 	assert.EqualValues(t, 1, l.Stats().Expired)
