@@ -31,9 +31,15 @@ func (c *conn) pick() {
 			c.giveUp(errExhausted)
 			return
 		}
-		backend, ok := c.choose()
+		var backend netip.AddrPort
+		ok := false
+		if c.limit == nil || !c.limit.waitsForBackend(c.listener.balancer) {
+			backend, ok = c.choose()
+		}
 		if !ok {
-			c.nextRound()
+			if !c.full() {
+				c.nextRound()
+			}
 			return
 		}
 		if c.dialTo(backend) {
@@ -263,6 +269,11 @@ func (c *conn) giveUp(err error) {
 	case c.reached:
 	case errors.Is(err, errAbandoned):
 		c.stats.abandoned.Add(1)
+	case errors.Is(err, errLimited):
+		c.stats.limited.Add(1)
+	case errors.Is(err, errQueueTimeout):
+		c.stats.limited.Add(1)
+		c.stats.queueTimeouts.Add(1)
 	case errors.Is(err, errNoBackend):
 		c.stats.noBackend.Add(1)
 	default:

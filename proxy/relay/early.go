@@ -41,7 +41,7 @@ func (c *conn) leave(how error) bool {
 		return false
 	}
 	next, ok := c.choose()
-	if !ok && len(s.tried) == len(s.refused) {
+	if !ok && len(s.tried) == len(s.refused) && b.Freed(s.tried) == nil {
 		c.settle()
 		return false
 	}
@@ -51,6 +51,7 @@ func (c *conn) leave(how error) bool {
 	c.backend = end{conn: c, fd: -1, slot: -1}
 	c.out = half{conn: c, src: &c.backend, dst: &c.client, count: c.out.count}
 	switch {
+	case !ok && c.full():
 	case !ok:
 		c.nextRound()
 	case !c.dialTo(next):

@@ -46,6 +46,11 @@ func (e *end) event(events uint32) bool {
 		e.ready = true
 	}
 	switch c.state {
+	case waiting:
+		if events&(unix.EPOLLERR|unix.EPOLLHUP) != 0 {
+			e.gone = true
+			c.clientLeft()
+		}
 	case dialling:
 		switch {
 		case e == &c.backend:

@@ -68,6 +68,9 @@ func (c *conn) overdue() {
 func (c *conn) beside() bool {
 	s, r, b := c.search, c.listener.relay, c.listener.balancer
 	for c.mayRetry() {
+		if c.limit != nil && c.limit.waitsForBackend(b) {
+			return false
+		}
 		if s.charged = s.charged || r.fds.TryAcquire(1); !s.charged {
 			return false
 		}

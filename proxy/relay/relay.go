@@ -19,7 +19,7 @@ import (
 // Balancer chooses backends for one listener. The relay's event loops call it, several at a time: a call that takes long
 // holds up every connection of its loop. If it panics, only the connection concerned ends.
 type Balancer interface {
-	// Pick returns a backend that is not in tried; false means that there is none.
+	// Pick returns a backend that is not in tried; false means that there is none, or none that takes a connection.
 	Pick(client netip.Addr, tried []netip.AddrPort) (netip.AddrPort, bool)
 	// Report tells how a dial to a picked backend ended, and how long it took (zero: unknown): nil means connected;
 	// context.Canceled that it was given up for reasons that say nothing about the backend.
@@ -32,6 +32,9 @@ type Balancer interface {
 	HedgeDelay(backend netip.AddrPort) time.Duration
 	// Retry reports whether a connection may have one more dial than it has had. If so, that may be taken from a budget.
 	Retry() bool
+	// Freed tells why Pick has found nothing: nil that there is no backend outside tried, otherwise that all of them have as
+	// many connections as they may. The channel is closed when one may have fewer.
+	Freed(tried []netip.AddrPort) <-chan struct{}
 }
 
 // Config holds what all listeners of a Relay share. The zero value works: each field then has its default.

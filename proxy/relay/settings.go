@@ -12,6 +12,9 @@ type Settings struct {
 	// MaxRetries is how many dials one connection may have after its first, those beside another included. 0: as many as
 	// the dial budget has time for; negative: none.
 	MaxRetries int
+	// Limit bounds the connections; nil: they are not, and those that find all backends at their limits are refused. The
+	// listeners of one Service port share one.
+	Limit *Limit
 
 	// UDPTimeout is Config.UDPTimeout of this listener, kept to the second; 0: that. It concerns UDP only, and nothing else
 	// here does.

@@ -121,6 +121,16 @@ func Run(t *testing.T, new New) {
 		"HedgeNeedsADescriptor":             testHedgeNeedsADescriptor,
 		"MaxRetries":                        testMaxRetries,
 		"RetryBudget":                       testRetryBudget,
+		"LimitRefuses":                      testLimitRefuses,
+		"LimitIsShared":                     testLimitIsShared,
+		"QueueInOrder":                      testQueueInOrder,
+		"QueueTimeout":                      testQueueTimeout,
+		"QueueLeft":                         testQueueLeft,
+		"QueueForABackend":                  testQueueForABackend,
+		"QueueCut":                          testQueueCut,
+		"LimitChanges":                      testLimitChanges,
+		"LimitedFlood":                      testLimitedFlood,
+		"LimitUnderChurn":                   testLimitUnderChurn,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, new) })
 	}
@@ -138,6 +148,9 @@ type balancer struct {
 	failed   []netip.AddrPort // every failure reported
 	open     int              // picked, not yet reported
 	mostOpen int
+	limit    int                    // of picks and connections of each backend; 0: none
+	used     map[netip.AddrPort]int // if there is one
+	freed    chan struct{}
 	active   map[netip.AddrPort]int
 	misuse   error
 	onPick   func()
@@ -147,7 +160,7 @@ type balancer struct {
 }
 
 func balance(backends ...netip.AddrPort) *balancer {
-	return &balancer{backends: backends, active: map[netip.AddrPort]int{}}
+	return &balancer{backends: backends, active: map[netip.AddrPort]int{}, used: map[netip.AddrPort]int{}}
 }
 
 func (b *balancer) Pick(_ netip.Addr, tried []netip.AddrPort) (netip.AddrPort, bool) {
@@ -159,7 +172,8 @@ func (b *balancer) Pick(_ netip.Addr, tried []netip.AddrPort) (netip.AddrPort, b
 	for range b.backends {
 		a := b.backends[b.next%len(b.backends)]
 		b.next++
-		if !slices.Contains(tried, a) {
+		if !slices.Contains(tried, a) && (b.limit == 0 || b.used[a] < b.limit) {
+			b.used[a]++
 			b.picks = append(b.picks, a)
 			b.open++
 			b.mostOpen = max(b.mostOpen, b.open)
@@ -174,6 +188,9 @@ func (b *balancer) Report(_ netip.Addr, a netip.AddrPort, _ time.Duration, err e
 	defer b.mu.Unlock()
 	if b.open--; b.open < 0 {
 		b.misuse = errors.New("Report without Pick")
+	}
+	if err != nil {
+		b.free(a)
 	}
 	if errors.Is(err, context.Canceled) {
 		return // says nothing about the backend
@@ -197,9 +214,41 @@ func (b *balancer) Fail(_ netip.Addr, a netip.AddrPort, _ error) {
 func (b *balancer) Release(a netip.AddrPort) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	b.free(a)
 	if b.active[a]--; b.active[a] < 0 {
 		b.misuse = errors.New("Release without Report")
 	}
+}
+
+func (b *balancer) free(a netip.AddrPort) {
+	b.used[a]--
+	if b.freed != nil {
+		close(b.freed)
+		b.freed = nil
+	}
+}
+
+func (b *balancer) Freed(tried []netip.AddrPort) <-chan struct{} {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	untried := false
+	for _, a := range b.backends {
+		if !slices.Contains(tried, a) {
+			untried = true
+			if b.limit == 0 || b.used[a] < b.limit {
+				now := make(chan struct{})
+				close(now)
+				return now
+			}
+		}
+	}
+	if !untried {
+		return nil
+	}
+	if b.freed == nil {
+		b.freed = make(chan struct{})
+	}
+	return b.freed
 }
 
 func (b *balancer) HedgeDelay(netip.AddrPort) time.Duration {
@@ -255,7 +304,7 @@ func startOn(t *testing.T, new New, cfg relay.Config, b *balancer, address strin
 		engine.Shutdown(ctx)
 		s := l.Stats()
 		require.Zero(t, s.Active, "%+v", s)
-		require.Equal(t, s.Accepted, s.Connected+s.Failed+s.NoBackend+s.Abandoned, "%+v", s)
+		require.Equal(t, s.Accepted, s.Connected+s.Failed+s.NoBackend+s.Abandoned+s.Limited, "%+v", s)
 		require.True(t, b.balanced(), "picks, reports and releases balance: %+v", b)
 	})
 	return engine, l
