@@ -13,6 +13,7 @@ type state uint8
 
 const (
 	dialling state = iota
+	waiting        // for a limit's sake
 	relaying
 	resetting // one peer has reset: what it sent before is on its way to the other
 	ended
@@ -25,6 +26,7 @@ const lastingAfter = time.Second
 type conn struct {
 	loop     *tcpLoop
 	listener *Listener
+	settings *Settings // those of the listener when it began
 	stats    *counters // the loop's share of the listener's
 	clientIP netip.Addr
 	to       netip.AddrPort // the backend, once connected or while it is dialled
@@ -34,12 +36,17 @@ type conn struct {
 	search   *search // while dialling, and then until a byte moves: see early.go
 	reset    *half   // while resetting: the direction that goes on
 	timer    timer
+	limit    *Limit        // of which it has a slot; nil: none
+	ticket   *ticket       // while waiting
 	started  time.Duration // when it was accepted, and then when it was connected
 	moved    time.Duration // when bytes last moved
 	left     int           // bytes unacknowledged, as last seen
 	pause    time.Duration // between looks at left, while resetting
 
+	waitSince, waitUntil time.Duration // of the queue
+
 	state      state
+	waited     bool // in a queue
 	reached    bool // counted as connected
 	retried    bool // and as retried
 	held       bool // the balancer is to be told of the end
@@ -54,7 +61,7 @@ type conn struct {
 // be gone.
 func (lp *tcpLoop) begin(l *Listener, fd int, client netip.Addr, waited bool) {
 	c := lp.record()
-	c.listener, c.clientIP = l, client
+	c.listener, c.clientIP, c.settings = l, client, l.settings.Load()
 	c.countIn(l.countersOf(lp))
 	c.client.fd, c.client.noDelay = fd, true // inherited
 	c.started = lp.now
@@ -65,7 +72,7 @@ func (lp *tcpLoop) begin(l *Listener, fd int, client netip.Addr, waited bool) {
 		c.giveUp(errAbandoned)
 		return
 	}
-	c.find()
+	c.enter()
 	if c.state == ended {
 		return
 	}
@@ -137,6 +144,8 @@ func (c *conn) alarm() {
 	switch c.state {
 	case dialling:
 		c.searchOn()
+	case waiting:
+		c.giveUp(errQueueTimeout)
 	case relaying:
 		c.last()
 	case resetting:
@@ -172,7 +181,7 @@ func lastingFor(cfg *Config) time.Duration { return min(lastingAfter, cfg.KeepAl
 
 // cut ends the connection from outside, by a reset on both sides.
 func (c *conn) cut() {
-	if c.state == dialling {
+	if c.state == dialling || c.state == waiting {
 		c.giveUp(errExhausted)
 		return
 	}
@@ -199,6 +208,7 @@ func (c *conn) end() {
 	c.state = ended
 	lp := c.loop
 	lp.wheel.unset(&c.timer)
+	c.stopWaiting()
 	c.settle()
 	c.in.drop()
 	c.out.drop()
@@ -208,6 +218,9 @@ func (c *conn) end() {
 	lp.live--
 	lp.dead = append(lp.dead, c)
 	c.listener.relay.fds.Release(fdsPerConnection)
+	if c.limit != nil {
+		c.limit.give()
+	}
 	if c.held { // last: it is not our code
 		c.logEnd()
 		c.listener.balancer.Release(c.to)

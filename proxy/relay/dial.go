@@ -3,7 +3,6 @@ package relay
 import (
 	"context"
 	"errors"
-	"net"
 	"net/netip"
 	"os"
 	"time"
@@ -11,25 +10,6 @@ import (
 	"github.com/sirupsen/logrus"
 	"golang.org/x/sys/unix"
 )
-
-// search is one client connection's way to a backend.
-//
-// It goes in rounds: each round tries every backend once, in the balancer's order. Backends that answered with a refusal
-// are out for good; silent ones are asked again in the next round with twice the patience, since silence may have been
-// a lost SYN, or the backend slower than the first round allowed for.
-type search struct {
-	deadline time.Duration // when the dial budget is spent
-	began    time.Duration // of the present attempt
-	patience time.Duration
-	refused  []netip.AddrPort
-	tried    []netip.AddrPort // in this round, the refused ones included
-	dials    uint64
-	asked    bool    // a backend was picked and not reported yet
-	left     error   // how the last backend has ended the connection before a byte moved; nil: none has
-	short    bool    // the timer is for another try at the same backend, for want of descriptors
-	retry    backoff // of those tries
-	pause    backoff // between rounds
-}
 
 var (
 	errNoBackend = errors.New("no backend")
@@ -39,19 +19,27 @@ var (
 
 // find begins the search.
 func (c *conn) find() {
-	cfg := &c.listener.relay.cfg
 	c.search = c.loop.newSearch()
-	c.search.deadline, c.search.patience = c.loop.now+cfg.DialTimeout, cfg.TryTimeout
+	c.search.deadline, c.search.patience = c.loop.now+c.settings.DialTimeout, c.listener.relay.cfg.TryTimeout
 	c.pick()
 }
 
 // pick dials one backend after the other until one may answer later or the search is over.
 func (c *conn) pick() {
 	for c.state == dialling {
-		s := c.search
-		backend, ok := c.listener.balancer.Pick(c.clientIP, s.tried)
+		if !c.mayRetry() {
+			c.giveUp(errExhausted)
+			return
+		}
+		var backend netip.AddrPort
+		ok := false
+		if c.limit == nil || !c.limit.waitsForBackend(c.listener.balancer) {
+			backend, ok = c.choose()
+		}
 		if !ok {
-			c.nextRound()
+			if !c.full() {
+				c.nextRound()
+			}
 			return
 		}
 		if c.dialTo(backend) {
@@ -60,10 +48,30 @@ func (c *conn) pick() {
 	}
 }
 
+// choose asks the balancer for a backend that has not been tried in this round.
+func (c *conn) choose() (netip.AddrPort, bool) {
+	return c.listener.balancer.Pick(c.clientIP, c.search.tried)
+}
+
+// mayRetry reports whether there may be a dial after the first. The permission lasts until that dial is made.
+func (c *conn) mayRetry() bool {
+	s, most := c.search, c.settings.MaxRetries
+	switch {
+	case s.dials == 0 || s.allowed:
+		return true
+	case most < 0 || most > 0 && s.dials > uint64(most):
+		return false
+	}
+	s.allowed = c.listener.balancer.Retry()
+	return s.allowed
+}
+
 // dialTo dials a backend that has just been picked, see dial.
 func (c *conn) dialTo(backend netip.AddrPort) bool {
 	s := c.search
-	if s.dials++; s.dials > 1 {
+	s.begin(backend)
+	if s.dials > 1 {
+		s.second = true
 		c.stats.retries.Add(1)
 	}
 	s.asked, c.to, s.retry = true, backend, backoff{}
@@ -96,7 +104,8 @@ func (c *conn) dial() bool {
 		c.backend.close()
 		return c.failed(err)
 	}
-	c.wake(s.patience)
+	s.delay = c.hedgeDelay(c.to)
+	c.wake(min(s.delay, s.patience))
 	return true
 }
 
@@ -119,30 +128,43 @@ func dialTCP(backend netip.AddrPort, mark uint32) (int, error) {
 	return fd, nil
 }
 
+// dialError is what an event of a socket that is being connected says: nil that it is connected.
+func dialError(fd int, events uint32) error {
+	if events&(unix.EPOLLERR|unix.EPOLLHUP) == 0 {
+		return nil
+	}
+	errno, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_ERROR)
+	if err != nil || errno == 0 {
+		errno = int(unix.ECONNABORTED)
+	}
+	return os.NewSyscallError("connect", unix.Errno(errno))
+}
+
+// hadConnected tells a reset after the handshake from one in answer to the SYN (tcp_reset).
+func hadConnected(err error) bool {
+	return errors.Is(err, unix.ECONNRESET) || errors.Is(err, unix.EPIPE)
+}
+
 // answered is told of the socket that is being connected.
 func (c *conn) answered(events uint32) {
-	switch {
-	case events&(unix.EPOLLERR|unix.EPOLLHUP) != 0:
-		errno, err := unix.GetsockoptInt(c.backend.fd, unix.SOL_SOCKET, unix.SO_ERROR)
-		switch {
-		case err != nil || errno == 0:
-			c.tryOther(os.NewSyscallError("connect", unix.ECONNRESET))
-		case errno == int(unix.ECONNRESET) || errno == int(unix.EPIPE): // it had been connected (tcp_reset)
-			c.backend.gone = true
+	switch err := dialError(c.backend.fd, events); {
+	case err == nil:
+		if events&unix.EPOLLOUT != 0 {
 			c.connected()
-		default:
-			c.tryOther(os.NewSyscallError("connect", unix.Errno(errno)))
 		}
-	case events&unix.EPOLLOUT != 0:
+	case hadConnected(err):
+		c.backend.gone = true
 		c.connected()
+	default:
+		c.tryOther(err)
 	}
 }
 
-// searchOn is the timer of a search: an attempt has taken too long, or a pause is over.
+// searchOn is the timer of a search: an attempt has taken long, or a pause is over.
 func (c *conn) searchOn() {
 	switch s := c.search; {
 	case c.backend.fd >= 0:
-		c.tryOther(os.ErrDeadlineExceeded)
+		c.overdue()
 	case s.short:
 		if c.over() {
 			c.tryOther(errNoFDs)
@@ -160,7 +182,11 @@ func (c *conn) searchOn() {
 func (c *conn) tryOther(err error) {
 	c.backend.close()
 	c.backend = end{conn: c, fd: -1, slot: -1}
-	if !c.failed(err) {
+	switch {
+	case c.failed(err):
+	case c.state == dialling && c.search.rival.flying:
+		c.promote()
+	default:
 		c.pick()
 	}
 }
@@ -170,9 +196,10 @@ func (c *conn) tryOther(err error) {
 // budget is spent.
 func (c *conn) failed(err error) (waiting bool) {
 	s, r := c.search, c.listener.relay
+	lasted := c.loop.now - s.began
 	switch {
-	case c.over() && (isShortage(err) || isSilence(err) && c.loop.now-s.began < r.cfg.TryTimeout):
-		err = context.Canceled // given up for reasons of our own: says nothing about the backend
+	case c.over() && (isShortage(err) || isSilence(err)):
+		err = c.silence(lasted)
 	case errors.Is(err, unix.EADDRNOTAVAIL): // no local port is left towards this backend; towards others there may be
 		r.complain(err, "no local port left for a backend, trying others")
 		err = context.Canceled
@@ -182,12 +209,12 @@ func (c *conn) failed(err error) (waiting bool) {
 		c.wake(s.retry.next())
 		return true
 	}
-	c.report(err)
-	c.logDial(err)
-	s.tried = append(s.tried, c.to)
 	if !isSilence(err) {
 		s.refused = append(s.refused, c.to)
 	}
+	s.asked = false
+	c.logDial(c.to, err)
+	c.listener.balancer.Report(c.clientIP, c.to, lasted, err)
 	switch {
 	case c.over():
 		c.giveUp(s.verdict())
@@ -195,6 +222,14 @@ func (c *conn) failed(err error) (waiting bool) {
 		c.giveUp(errAbandoned)
 	}
 	return false
+}
+
+// silence is what to say of a backend that has been silent for so long, when it is given up for reasons of our own.
+func (c *conn) silence(lasted time.Duration) error {
+	if c.search.short || lasted < c.listener.relay.cfg.TryTimeout {
+		return context.Canceled
+	}
+	return os.ErrDeadlineExceeded
 }
 
 // clientLeft ends the search of a client that has reset its connection, unless it has sent something before.
@@ -207,7 +242,7 @@ func (c *conn) clientLeft() {
 // connected takes the backend that has answered. The search is kept until a byte moves: the backend may yet leave.
 func (c *conn) connected() {
 	s := c.search
-	if s.dials > 1 && !c.retried {
+	if s.second && !c.retried {
 		c.retried = true
 		c.stats.retried.Add(1)
 	}
@@ -220,6 +255,9 @@ func (c *conn) connected() {
 	c.client.room = true
 	s.asked = false
 	c.listener.balancer.Report(c.clientIP, c.to, c.loop.now-s.began, nil)
+	if s.rival.flying {
+		c.loseRival()
+	}
 	c.loop.wheel.set(&c.timer, c.loop.now+lastingFor(&c.listener.relay.cfg))
 	c.work()
 }
@@ -227,19 +265,35 @@ func (c *conn) connected() {
 // giveUp ends the connection before it has reached a backend that stayed. A client whose last backend has left sees that
 // backend's end, any other a reset.
 func (c *conn) giveUp(err error) {
-	s := c.search
 	switch {
 	case c.reached:
 	case errors.Is(err, errAbandoned):
 		c.stats.abandoned.Add(1)
+	case errors.Is(err, errLimited):
+		c.stats.limited.Add(1)
+	case errors.Is(err, errQueueTimeout):
+		c.stats.limited.Add(1)
+		c.stats.queueTimeouts.Add(1)
 	case errors.Is(err, errNoBackend):
 		c.stats.noBackend.Add(1)
 	default:
 		c.stats.failed.Add(1)
 	}
-	asked := false
-	if s != nil {
-		asked = s.asked
+	var given [2]struct {
+		to     netip.AddrPort
+		lasted time.Duration
+		why    error
+	}
+	if s := c.search; s != nil {
+		if s.asked {
+			given[0].to, given[0].lasted = c.to, c.loop.now-s.began
+			given[0].why = c.silence(given[0].lasted)
+		}
+		if s.rival.flying {
+			given[1].to, given[1].lasted = s.rival.to, c.loop.now-s.rival.began
+			given[1].why = c.silence(given[1].lasted)
+			s.rival.end.close()
+		}
 		if s.left == errClosedEarly {
 			c.client.close()
 		}
@@ -247,23 +301,11 @@ func (c *conn) giveUp(err error) {
 	}
 	c.abort()
 	c.listener.log.WithField("client", c.clientIP).WithError(err).Debug("connection not relayed")
-	if asked {
-		c.listener.balancer.Report(c.clientIP, c.to, 0, context.Canceled)
+	for _, g := range given {
+		if g.why != nil {
+			c.listener.balancer.Report(c.clientIP, g.to, g.lasted, g.why)
+		}
 	}
-}
-
-// verdict is why a search that is over has found nothing.
-func (s *search) verdict() error {
-	if s.dials == 0 {
-		return errNoBackend
-	}
-	return errExhausted
-}
-
-// report tells the balancer how the attempt has ended, once.
-func (c *conn) report(err error) {
-	c.search.asked = false
-	c.listener.balancer.Report(c.clientIP, c.to, c.loop.now-c.search.began, err)
 }
 
 // wake sets the timer of the search, within its budget.
@@ -274,36 +316,9 @@ func (c *conn) wake(after time.Duration) {
 // over reports that the budget is spent.
 func (c *conn) over() bool { return c.loop.now >= c.search.deadline }
 
-func (lp *tcpLoop) newSearch() *search {
-	if n := len(lp.searches); n > 0 {
-		s := lp.searches[n-1]
-		lp.searches = lp.searches[:n-1]
-		return s
-	}
-	return new(search)
-}
-
-func (lp *tcpLoop) endSearch(c *conn) {
-	const most = 256
-	s := c.search
-	c.search = nil
-	*s = search{tried: s.tried[:0], refused: s.refused[:0]}
-	if len(lp.searches) < most {
-		lp.searches = append(lp.searches, s)
-	}
-}
-
-func (c *conn) logDial(err error) {
+func (c *conn) logDial(backend netip.AddrPort, err error) {
 	if !c.listener.log.Logger.IsLevelEnabled(logrus.DebugLevel) {
 		return
 	}
-	c.listener.log.WithFields(logrus.Fields{"client": c.clientIP, "backend": c.to}).WithError(err).Debug("backend not reached")
-}
-
-// isSilence reports that the backend has not answered, rather than refused.
-func isSilence(err error) bool { return errors.Is(err, context.Canceled) || isTimeout(err) }
-
-func isTimeout(err error) bool {
-	var ne net.Error
-	return errors.As(err, &ne) && ne.Timeout()
+	c.listener.log.WithFields(logrus.Fields{"client": c.clientIP, "backend": backend}).WithError(err).Debug("backend not reached")
 }

@@ -8,7 +8,8 @@
 //	  ┌──────────────────────────────────────────────▼──────────────────────────────┐
 //	  │ dialling    pick ── connect ──┬─ nobody left, no time left, client left ─────┼─► reset ─► ended
 //	  │               ▲               │                                              │
-//	  │               └───────────────┘ refused, silent: a backend not tried yet     │
+//	  │               └───────────────┘ refused: a backend not tried yet;            │
+//	  │                                 silent: one beside it, the first has it      │
 //	  └───────────────▲──────────────────────────────┬──────────────────────────────┘
 //	                  │ left before a byte moved     │ connected
 //	  ┌───────────────┴──────────────────────────────▼──────────────────────────────┐
@@ -21,8 +22,8 @@
 //	  │ resetting   what it sent before is written, and acknowledged by the other    ├─► reset ─► ended
 //	  └─────────────────────────────────────────────────────────────────────────────┘
 //
-// A slow dial holds up its own connection only. A dial that is refused moves to another backend at once, one that stays
-// silent after [Config.TryTimeout]; only when [Config.DialTimeout] is spent, or every backend has refused, does the client
+// A slow dial holds up its own connection only. A dial that is refused moves to another backend at once. One that is silent
+// for longer than the backend's dials usually take gets a rival (hedge.go), and has failed after [Config.TryTimeout]; only when [Config.DialTimeout] is spent, or every backend has refused, does the client
 // lose its connection, and then by a reset. A backend that closes or resets before a byte has moved either way counts as a
 // failed dial, too (early.go). Once a byte has been sent to a backend, nothing is ever retried.
 //

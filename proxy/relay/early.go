@@ -33,11 +33,15 @@ func (c *conn) leave(how error) bool {
 	}
 	s, b, from := c.search, c.listener.balancer, c.to
 	c.stats.earlyCloses.Add(1)
-	c.logDial(how)
-	s.tried, s.refused, s.left = append(s.tried, from), append(s.refused, from), how
+	c.logDial(from, how)
+	s.refused, s.left = append(s.refused, from), how
 	b.Fail(c.clientIP, from, how)
-	next, ok := b.Pick(c.clientIP, s.tried)
-	if !ok && len(s.tried) == len(s.refused) {
+	if !c.mayRetry() {
+		c.settle()
+		return false
+	}
+	next, ok := c.choose()
+	if !ok && len(s.tried) == len(s.refused) && b.Freed(s.tried) == nil {
 		c.settle()
 		return false
 	}
@@ -47,6 +51,7 @@ func (c *conn) leave(how error) bool {
 	c.backend = end{conn: c, fd: -1, slot: -1}
 	c.out = half{conn: c, src: &c.backend, dst: &c.client, count: c.out.count}
 	switch {
+	case !ok && c.full():
 	case !ok:
 		c.nextRound()
 	case !c.dialTo(next):

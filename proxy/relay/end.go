@@ -46,10 +46,18 @@ func (e *end) event(events uint32) bool {
 		e.ready = true
 	}
 	switch c.state {
+	case waiting:
+		if events&(unix.EPOLLERR|unix.EPOLLHUP) != 0 {
+			e.gone = true
+			c.clientLeft()
+		}
 	case dialling:
-		if e == &c.backend {
+		switch {
+		case e == &c.backend:
 			c.answered(events)
-		} else if events&(unix.EPOLLERR|unix.EPOLLHUP) != 0 {
+		case e == &c.search.rival.end:
+			c.rivalAnswered(events)
+		case events&(unix.EPOLLERR|unix.EPOLLHUP) != 0:
 			e.gone = true
 			c.clientLeft()
 		}

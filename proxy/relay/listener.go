@@ -24,6 +24,7 @@ type Listener struct {
 	balancer Balancer
 	log      *logrus.Entry
 	stats    []atomic.Pointer[counters] // by loop, made when first needed
+	settings atomic.Pointer[Settings]   // never nil, complete
 	release  func()                     // gives back what chargeListener took
 	closed   chan struct{}
 	ending   sync.Once
@@ -67,6 +68,7 @@ func (r *Relay) Listen(addr netip.AddrPort, name string, b Balancer) (*Listener,
 		closed: make(chan struct{}),
 	}
 	l.timer.owner = l
+	l.Configure(Settings{})
 	if err := r.add(l); err != nil {
 		unix.Close(fd)
 		release()

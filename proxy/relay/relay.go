@@ -19,7 +19,7 @@ import (
 // Balancer chooses backends for one listener. The relay's event loops call it, several at a time: a call that takes long
 // holds up every connection of its loop. If it panics, only the connection concerned ends.
 type Balancer interface {
-	// Pick returns a backend that is not in tried; false means that there is none.
+	// Pick returns a backend that is not in tried; false means that there is none, or none that takes a connection.
 	Pick(client netip.Addr, tried []netip.AddrPort) (netip.AddrPort, bool)
 	// Report tells how a dial to a picked backend ended, and how long it took (zero: unknown): nil means connected;
 	// context.Canceled that it was given up for reasons that say nothing about the backend.
@@ -28,14 +28,22 @@ type Balancer interface {
 	Fail(client netip.Addr, backend netip.AddrPort, err error)
 	// Release tells that a connection reported as connected has ended.
 	Release(backend netip.AddrPort)
+	// HedgeDelay returns how long a dial to backend may be silent before another one is worth being dialled beside it.
+	HedgeDelay(backend netip.AddrPort) time.Duration
+	// Retry reports whether a connection may have one more dial than it has had. If so, that may be taken from a budget.
+	Retry() bool
+	// Freed tells why Pick has found nothing: nil that there is no backend outside tried, otherwise that all of them have as
+	// many connections as they may. The channel is closed when one may have fewer.
+	Freed(tried []netip.AddrPort) <-chan struct{}
 }
 
 // Config holds what all listeners of a Relay share. The zero value works: each field then has its default.
 type Config struct {
 	// DialTimeout is how long one client connection may look for a backend, all attempts together. 0: 5s.
 	DialTimeout time.Duration
-	// TryTimeout is how long a backend may stay silent before another one is dialled. When all have been silent, the
-	// next round over them is twice as patient. 0: 250ms.
+	// TryTimeout is how long a backend may stay silent before another one is dialled at the latest: it has failed then,
+	// though its dial goes on beside the other's until a third is needed. Balancer.HedgeDelay may say that another is
+	// worth a dial earlier. When all have been silent, the next round over them is twice as patient. 0: 250ms.
 	TryTimeout time.Duration
 	// HalfCloseTimeout ends a connection of which one direction has ended and the other has been idle for so long.
 	// 0: 1h, what the kernel's connection tracking grants a connection in CLOSE_WAIT under kube-proxy.

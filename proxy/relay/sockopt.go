@@ -115,6 +115,13 @@ func peerGone(fd int) bool {
 	}
 }
 
+// dialOver reports whether a socket that is being connected has had an answer.
+func dialOver(fd int) bool {
+	fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLOUT}}
+	n, _ := unix.Poll(fds, 0)
+	return n > 0
+}
+
 // unread returns the number of bytes that can be read.
 func unread(fd int) int { return queueLength(fd, unix.SIOCINQ) }
 

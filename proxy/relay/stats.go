@@ -3,16 +3,21 @@ package relay
 import "sync/atomic"
 
 // Stats counts what happened on one listener since it was opened. Every accepted connection ends up in exactly one of
-// Connected, Failed, NoBackend and Abandoned.
+// Connected, Failed, NoBackend, Abandoned and Limited.
 type Stats struct {
 	Accepted  uint64 `json:"accepted"`  // client connections taken from the kernel
 	Connected uint64 `json:"connected"` // ... that reached a backend
 	Failed    uint64 `json:"failed"`    // ... reset because every backend refused or the dial budget was spent
 	NoBackend uint64 `json:"noBackend"` // ... reset because there was no backend to try
 	Abandoned uint64 `json:"abandoned"` // ... whose client left before a backend answered
-	Retried   uint64 `json:"retried"`   // connections that reached a backend after at least one failed dial; sessions answered by another after a refusal
+	Limited   uint64 `json:"limited"`   // ... reset because there were as many as there may be
+	Retried   uint64 `json:"retried"`   // connections that reached a backend by another dial than their first; sessions answered by another after a refusal
 	Retries   uint64 `json:"retries"`   // dials made after a failed one
 
+	Queued        uint64 `json:"queued"`        // connections that waited for others to end
+	QueueTimeouts uint64 `json:"queueTimeouts"` // ... for too long; they are among Limited
+
+	Hedges      uint64 `json:"hedges"`      // dials made beside a silent one
 	EarlyCloses uint64 `json:"earlyCloses"` // backends that closed or reset a connection before a byte had moved
 
 	Active       int64  `json:"active"`       // connections between accept and close
@@ -35,7 +40,7 @@ type Stats struct {
 // counters belong to one loop each, so that loops do not pass cache lines to each other all the time.
 type counters struct {
 	accepted, connected, failed, noBackend, abandoned, retried, retries atomic.Uint64
-	earlyCloses                                                         atomic.Uint64
+	limited, queued, queueTimeouts, hedges, earlyCloses                 atomic.Uint64
 	active                                                              atomic.Int64
 	bytesIn, bytesOut, resets, halfClosed, acceptErrors, fdWaits        atomic.Uint64
 	datagramsIn, datagramsOut, dropped, overflows, expired, evicted     atomic.Uint64
@@ -45,7 +50,8 @@ func (c *counters) snapshot() Stats {
 	return Stats{
 		Accepted: c.accepted.Load(), Connected: c.connected.Load(), Failed: c.failed.Load(),
 		NoBackend: c.noBackend.Load(), Abandoned: c.abandoned.Load(),
-		Retried: c.retried.Load(), Retries: c.retries.Load(), EarlyCloses: c.earlyCloses.Load(),
+		Retried: c.retried.Load(), Retries: c.retries.Load(), Limited: c.limited.Load(), Queued: c.queued.Load(), QueueTimeouts: c.queueTimeouts.Load(),
+		Hedges: c.hedges.Load(), EarlyCloses: c.earlyCloses.Load(),
 		Active: c.active.Load(), BytesIn: c.bytesIn.Load(), BytesOut: c.bytesOut.Load(),
 		Resets: c.resets.Load(), HalfClosed: c.halfClosed.Load(),
 		AcceptErrors: c.acceptErrors.Load(), FDWaits: c.fdWaits.Load(),
@@ -65,7 +71,8 @@ func (s Stats) Add(o Stats) Stats {
 	return Stats{
 		Accepted: s.Accepted + o.Accepted, Connected: s.Connected + o.Connected, Failed: s.Failed + o.Failed,
 		NoBackend: s.NoBackend + o.NoBackend, Abandoned: s.Abandoned + o.Abandoned,
-		Retried: s.Retried + o.Retried, Retries: s.Retries + o.Retries, EarlyCloses: s.EarlyCloses + o.EarlyCloses,
+		Retried: s.Retried + o.Retried, Retries: s.Retries + o.Retries, Limited: s.Limited + o.Limited, Queued: s.Queued + o.Queued, QueueTimeouts: s.QueueTimeouts + o.QueueTimeouts,
+		Hedges: s.Hedges + o.Hedges, EarlyCloses: s.EarlyCloses + o.EarlyCloses,
 		Active: s.Active + o.Active, BytesIn: s.BytesIn + o.BytesIn, BytesOut: s.BytesOut + o.BytesOut,
 		Resets: s.Resets + o.Resets, HalfClosed: s.HalfClosed + o.HalfClosed,
 		AcceptErrors: s.AcceptErrors + o.AcceptErrors, FDWaits: s.FDWaits + o.FDWaits,

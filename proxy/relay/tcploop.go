@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"context"
 	"errors"
 	"os"
 	"runtime/debug"
@@ -34,6 +35,7 @@ type tcpLoop struct {
 	dead     []*conn   // those that ended in this turn: events may still lie before us
 	pipes    pipes
 	live     int // connections
+	orphans  int
 	ended    chan struct{}
 	done     bool // stop was answered
 
@@ -174,9 +176,14 @@ func (lp *tcpLoop) contain() {
 // cut ends all connections by a reset and returns their number.
 func (lp *tcpLoop) cut() (n int) {
 	for i := range lp.slots {
-		if e, ok := lp.slots[i].source.(*end); ok && e.conn.state != ended {
-			e.conn.cutSafely()
-			n++
+		switch s := lp.slots[i].source.(type) {
+		case *end:
+			if s.conn.state != ended {
+				s.conn.cutSafely()
+				n++
+			}
+		case *orphan:
+			s.end(context.Canceled)
 		}
 	}
 	lp.bury()

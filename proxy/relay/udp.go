@@ -28,7 +28,8 @@ type UDPListener struct {
 	balancer Balancer
 	log      *logrus.Entry
 	stats    counters
-	release  func() // gives back what chargeListener took
+	settings atomic.Pointer[Settings] // never nil, complete
+	release  func()                   // gives back what chargeListener took
 	closed   chan struct{}
 	ending   sync.Once
 
@@ -67,6 +68,7 @@ func (r *Relay) ListenUDP(addr netip.AddrPort, name string, b Balancer) (*UDPLis
 		shunned: map[netip.AddrPort]time.Time{},
 		log:     r.cfg.Log.WithFields(logrus.Fields{"frontend": addr, "service": name}),
 	}
+	l.Configure(Settings{})
 	if l.sessions, err = simplelru.NewLRU[clientKey, *udpSession](r.maxSessionsPerListener(), nil); err != nil {
 		unix.Close(fd)
 		release()

@@ -20,6 +20,9 @@ func (o one) Pick(_ netip.Addr, tried []netip.AddrPort) (netip.AddrPort, bool) {
 func (one) Report(netip.Addr, netip.AddrPort, time.Duration, error) {}
 func (one) Fail(netip.Addr, netip.AddrPort, error)                  {}
 func (one) Release(netip.AddrPort)                                  {}
+func (one) HedgeDelay(netip.AddrPort) time.Duration                 { return time.Hour }
+func (one) Retry() bool                                             { return true }
+func (one) Freed([]netip.AddrPort) <-chan struct{}                  { return nil }
 
 // A datagram there and one back, on a session that exists, allocate nothing. Both peers are bare sockets, which do not
 // allocate either.

@@ -13,7 +13,10 @@ import (
 // brittle is a Balancer with a fault where sessions end.
 type brittle struct{ one }
 
-func (brittle) Release(netip.AddrPort) { panic("a bug in the balancer") }
+func (brittle) Release(netip.AddrPort)                  { panic("a bug in the balancer") }
+func (brittle) HedgeDelay(netip.AddrPort) time.Duration { return 0 }
+func (brittle) Retry() bool                             { return true }
+func (brittle) Freed([]netip.AddrPort) <-chan struct{}  { return nil }
 
 // A fault in ending a session ends neither the loop, nor the process, nor a Close or Shutdown that waits for the loop.
 func TestLoopSurvivesFaultsAtTheEndOfSessions(t *testing.T) {

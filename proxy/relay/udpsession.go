@@ -19,6 +19,7 @@ const (
 // udpSession is one client's socket towards one backend. It belongs to the loop.
 type udpSession struct {
 	listener *UDPListener
+	limit    *Limit // of which it has a slot; nil: none
 	key      clientKey
 	clientIP netip.Addr
 	backend  netip.AddrPort
@@ -80,7 +81,16 @@ func (l *UDPListener) deliver(key clientKey, name *unix.RawSockaddrInet6, data [
 		return
 	}
 	l.stats.accepted.Add(1)
+	limit := l.settings.Load().Limit
+	if limit != nil && !limit.take() {
+		l.stats.limited.Add(1)
+		l.stats.dropped.Add(1)
+		return
+	}
 	if !l.room() {
+		if limit != nil {
+			limit.give()
+		}
 		l.stats.failed.Add(1)
 		l.stats.dropped.Add(1)
 		return
@@ -89,12 +99,19 @@ func (l *UDPListener) deliver(key clientKey, name *unix.RawSockaddrInet6, data [
 	defer func() {
 		if !established { // also if the balancer has panicked
 			l.relay.udp.give()
+			if limit != nil {
+				limit.give()
+			}
 		}
 	}()
-	s = &udpSession{listener: l, key: key, fd: -1, used: l.loop.now}
+	s = &udpSession{listener: l, limit: limit, key: key, fd: -1, used: l.loop.now}
 	s.setReturn(name)
 	if !s.open(nil) {
-		l.stats.noBackend.Add(1)
+		if l.balancer.Freed(nil) == nil {
+			l.stats.noBackend.Add(1)
+		} else {
+			l.stats.limited.Add(1)
+		}
 		l.stats.dropped.Add(1)
 		return
 	}
@@ -231,14 +248,18 @@ func (s *udpSession) forget() {
 		l.stats.active.Add(-1)
 		l.loop.live--
 		l.relay.udp.give()
+		if s.limit != nil {
+			s.limit.give()
+		}
 	}
 }
 
 // expire ends idle sessions.
 func (l *UDPListener) expire(now time.Time) {
+	timeout := l.settings.Load().UDPTimeout
 	for {
 		_, s, ok := l.sessions.GetOldest()
-		if !ok || now.Sub(s.used) < l.relay.cfg.UDPTimeout {
+		if !ok || now.Sub(s.used) < timeout {
 			return
 		}
 		l.stats.expired.Add(1)

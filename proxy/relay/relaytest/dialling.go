@@ -24,13 +24,8 @@ func outQueue(fd int) int {
 // makes it answer, by an echo.
 func silentBackend(t *testing.T) (netip.AddrPort, func()) {
 	t.Helper()
-	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	require.NoError(t, err)
-	require.NoError(t, unix.Bind(fd, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}))
+	fd, addr := bound(t)
 	require.NoError(t, unix.Listen(fd, 0))
-	name, err := unix.Getsockname(fd)
-	require.NoError(t, err)
-	addr := netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), uint16(name.(*unix.SockaddrInet4).Port))
 	filler, err := net.Dial("tcp", addr.String())
 	require.NoError(t, err)
 	t.Cleanup(func() { filler.Close(); unix.Close(fd) })

@@ -57,13 +57,8 @@ func testEarlyClose(t *testing.T, new New) {
 
 // A process that ends without having accepted: its kernel resets what is in the queue.
 func testEarlyCloseOfAQueue(t *testing.T, new New) {
-	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	require.NoError(t, err)
-	require.NoError(t, unix.Bind(fd, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}))
+	fd, leaving := bound(t)
 	require.NoError(t, unix.Listen(fd, 128))
-	name, err := unix.Getsockname(fd)
-	require.NoError(t, err)
-	leaving := netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), uint16(name.(*unix.SockaddrInet4).Port))
 	b := balance(leaving, backend(t, echo))
 	_, l := start(t, new, relay.Config{DialTimeout: time.Hour}, b)
 	const n = 20

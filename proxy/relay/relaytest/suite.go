@@ -7,6 +7,7 @@
 package relaytest
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net"
@@ -18,6 +19,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"redial/proxy/relay"
 )
@@ -29,6 +31,7 @@ type Listener interface {
 	SetOpen(bool) error
 	Close() error
 	Stats() relay.Stats
+	Configure(relay.Settings)
 }
 
 // Engine is the relay under test.
@@ -108,6 +111,27 @@ func Run(t *testing.T, new New) {
 		"EarlyHalfClose":                    testEarlyHalfClose,
 		"EarlyCloseKeepsBytes":              testEarlyCloseKeepsBytes,
 		"EarlyCloseThenRefused":             testEarlyCloseThenRefused,
+		"Hedge":                             testHedge,
+		"HedgeFindsTheDead":                 testHedgeFindsTheDead,
+		"HedgeLost":                         testHedgeLost,
+		"HedgesTwoAtMost":                   testHedgesTwoAtMost,
+		"HedgeOff":                          testHedgeOff,
+		"HedgeAndClientLeaves":              testHedgeAndClientLeaves,
+		"HedgeRefused":                      testHedgeRefused,
+		"FirstRefusedBesideHedge":           testFirstRefusedBesideHedge,
+		"HedgeNeedsADescriptor":             testHedgeNeedsADescriptor,
+		"MaxRetries":                        testMaxRetries,
+		"RetryBudget":                       testRetryBudget,
+		"LimitRefuses":                      testLimitRefuses,
+		"LimitIsShared":                     testLimitIsShared,
+		"QueueInOrder":                      testQueueInOrder,
+		"QueueTimeout":                      testQueueTimeout,
+		"QueueLeft":                         testQueueLeft,
+		"QueueForABackend":                  testQueueForABackend,
+		"QueueCut":                          testQueueCut,
+		"LimitChanges":                      testLimitChanges,
+		"LimitedFlood":                      testLimitedFlood,
+		"LimitUnderChurn":                   testLimitUnderChurn,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, new) })
 	}
@@ -124,13 +148,20 @@ type balancer struct {
 	picks    []netip.AddrPort // every pick, in order
 	failed   []netip.AddrPort // every failure reported
 	open     int              // picked, not yet reported
+	mostOpen int
+	limit    int                    // of picks and connections of each backend; 0: none
+	used     map[netip.AddrPort]int // if there is one
+	freed    chan struct{}
 	active   map[netip.AddrPort]int
 	misuse   error
 	onPick   func()
+	hedge    time.Duration // how long each may be silent; 0: an hour
+	retries  int           // how many there have been
+	refuses  bool          // them
 }
 
 func balance(backends ...netip.AddrPort) *balancer {
-	return &balancer{backends: backends, active: map[netip.AddrPort]int{}}
+	return &balancer{backends: backends, active: map[netip.AddrPort]int{}, used: map[netip.AddrPort]int{}}
 }
 
 func (b *balancer) Pick(_ netip.Addr, tried []netip.AddrPort) (netip.AddrPort, bool) {
@@ -142,9 +173,11 @@ func (b *balancer) Pick(_ netip.Addr, tried []netip.AddrPort) (netip.AddrPort, b
 	for range b.backends {
 		a := b.backends[b.next%len(b.backends)]
 		b.next++
-		if !slices.Contains(tried, a) {
+		if !slices.Contains(tried, a) && (b.limit == 0 || b.used[a] < b.limit) {
+			b.used[a]++
 			b.picks = append(b.picks, a)
 			b.open++
+			b.mostOpen = max(b.mostOpen, b.open)
 			return a, true
 		}
 	}
@@ -156,6 +189,9 @@ func (b *balancer) Report(_ netip.Addr, a netip.AddrPort, _ time.Duration, err e
 	defer b.mu.Unlock()
 	if b.open--; b.open < 0 {
 		b.misuse = errors.New("Report without Pick")
+	}
+	if err != nil {
+		b.free(a)
 	}
 	if errors.Is(err, context.Canceled) {
 		return // says nothing about the backend
@@ -179,9 +215,54 @@ func (b *balancer) Fail(_ netip.Addr, a netip.AddrPort, _ error) {
 func (b *balancer) Release(a netip.AddrPort) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	b.free(a)
 	if b.active[a]--; b.active[a] < 0 {
 		b.misuse = errors.New("Release without Report")
 	}
+}
+
+func (b *balancer) free(a netip.AddrPort) {
+	b.used[a]--
+	if b.freed != nil {
+		close(b.freed)
+		b.freed = nil
+	}
+}
+
+func (b *balancer) Freed(tried []netip.AddrPort) <-chan struct{} {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	untried := false
+	for _, a := range b.backends {
+		if !slices.Contains(tried, a) {
+			untried = true
+			if b.limit == 0 || b.used[a] < b.limit {
+				now := make(chan struct{})
+				close(now)
+				return now
+			}
+		}
+	}
+	if !untried {
+		return nil
+	}
+	if b.freed == nil {
+		b.freed = make(chan struct{})
+	}
+	return b.freed
+}
+
+func (b *balancer) HedgeDelay(netip.AddrPort) time.Duration {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return cmp.Or(b.hedge, time.Hour)
+}
+
+func (b *balancer) Retry() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.retries++
+	return !b.refuses
 }
 
 func (b *balancer) picked() []netip.AddrPort {
@@ -224,7 +305,7 @@ func startOn(t *testing.T, new New, cfg relay.Config, b *balancer, address strin
 		engine.Shutdown(ctx)
 		s := l.Stats()
 		require.Zero(t, s.Active, "%+v", s)
-		require.Equal(t, s.Accepted, s.Connected+s.Failed+s.NoBackend+s.Abandoned, "%+v", s)
+		require.Equal(t, s.Accepted, s.Connected+s.Failed+s.NoBackend+s.Abandoned+s.Limited, "%+v", s)
 		require.True(t, b.balanced(), "picks, reports and releases balance: %+v", b)
 	})
 	return engine, l
@@ -282,13 +363,23 @@ func serveOn(t *testing.T, l net.Listener, serve func(*net.TCPConn)) {
 	t.Cleanup(func() { l.Close(); close(ending); running.Wait() })
 }
 
-// refused is an address that nobody listens on.
+// refused is an address that nobody listens on, nor will: its port stays taken until the test ends.
 func refused(t *testing.T) netip.AddrPort {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	fd, addr := bound(t)
+	t.Cleanup(func() { unix.Close(fd) })
+	return addr
+}
+
+// bound makes a socket that has a port on loopback and does not listen.
+func bound(t *testing.T) (fd int, addr netip.AddrPort) {
+	t.Helper()
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	require.NoError(t, err)
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).AddrPort()
+	require.NoError(t, unix.Bind(fd, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}))
+	name, err := unix.Getsockname(fd)
+	require.NoError(t, err)
+	return fd, netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), uint16(name.(*unix.SockaddrInet4).Port))
 }
 
 // dial connects a client to l.

@@ -63,6 +63,7 @@ func RunUDP(t *testing.T, new NewUDP) {
 		"PanicCostsOneDatagram":     testPanicCostsOneDatagram,
 		"ReadsToTheEnd":             testReadsToTheEnd,
 		"RepliesEndWithTheirSocket": testRepliesEndWithTheirSocket,
+		"SessionLimit":              testSessionLimit,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, new) })
 	}
@@ -88,7 +89,7 @@ func serveUDP(t *testing.T, engine Engine, listen ListenUDP, b *balancer, addres
 		engine.Shutdown(ctx)
 		s := l.Stats()
 		require.Zero(t, s.Active, "%+v", s)
-		require.Equal(t, s.Accepted, s.Connected+s.Failed+s.NoBackend, "%+v", s)
+		require.Equal(t, s.Accepted, s.Connected+s.Failed+s.NoBackend+s.Limited, "%+v", s)
 		b.mu.Lock()
 		defer b.mu.Unlock()
 		for a, n := range b.active {
@@ -238,9 +239,10 @@ func testOneSided(t *testing.T, new NewUDP) {
 func testIdleSessionEnds(t *testing.T, new NewUDP) {
 	a, _ := udpBackend(t, "127.0.0.1:0", same)
 	b := balance(a)
-	_, l := startUDP(t, new, relay.Config{UDPTimeout: 50 * time.Millisecond}, b)
+	_, l := startUDP(t, new, relay.Config{UDPTimeout: time.Hour}, b)
 	conn := udpClient(t, l)
 	exchange(t, conn, "x")
+	l.Configure(relay.Settings{UDPTimeout: 50 * time.Millisecond})
 	before := openFDs(t)
 	eventually(t, func() bool { return l.Stats().Active == 0 }, "the session to end")
 	assert.EqualValues(t, 1, l.Stats().Expired)
@@ -322,4 +324,31 @@ func linkLocal(t *testing.T, device string) string {
 	}
 	require.FailNow(t, "no link-local address")
 	return ""
+}
+
+// Sessions are not queued: a datagram beyond the limit is lost.
+func testSessionLimit(t *testing.T, new NewUDP) {
+	a, _ := udpBackend(t, "127.0.0.1:0", same)
+	b := balance(a)
+	_, l := startUDP(t, new, relay.Config{}, b)
+	limit := &relay.Limit{}
+	limit.Set(1, 9, 0)
+	l.Configure(relay.Settings{Limit: limit})
+	first, second := udpClient(t, l), udpClient(t, l)
+	for i := range 3 {
+		exchange(t, first, "one")
+		second.Write([]byte("two"))
+		eventually(t, func() bool { return l.Stats().Limited == uint64(i+1) }, "the datagram to be dropped")
+		l.Retain(nil)
+		eventually(t, func() bool { return l.Stats().Active == 0 }, "the session to end")
+	}
+	assert.EqualValues(t, 3, l.Stats().Dropped)
+
+	b.mu.Lock()
+	b.limit = 1
+	b.mu.Unlock()
+	limit.Set(0, 0, 0)
+	exchange(t, second, "two")
+	first.Write([]byte("one"))
+	eventually(t, func() bool { return l.Stats().Limited == 4 }, "the backend's own limit")
 }

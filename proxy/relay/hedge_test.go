@@ -1,0 +1,95 @@
+package relay_test
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"redial/balancer"
+	"redial/proxy/intercept/lab"
+	"redial/proxy/relay"
+)
+
+// With the balancer that it is made for: a backend that vanishes without a word is found out by the first connections,
+// none of which fails, and those after them do not notice.
+func TestHedgesLeadToEjection(t *testing.T) {
+	t.Parallel()
+	lab.Run(t, func(t *testing.T, node *lab.Host) {
+		var backends []balancer.Backend
+		var pods []*lab.Host
+		for i := range 3 {
+			pod, err := node.AddHost(fmt.Sprint("pod", i), fmt.Sprintf("198.18.%d.2/24", i+1))
+			require.NoError(t, err)
+			pods = append(pods, pod)
+			var pl net.Listener
+			require.NoError(t, pod.Do(func() (err error) { pl, err = net.Listen("tcp", ":8080"); return err }))
+			t.Cleanup(func() { pl.Close() })
+			go func() {
+				for {
+					conn, err := pl.Accept()
+					if err != nil {
+						return
+					}
+					conn.Write([]byte("x"))
+					conn.Close()
+				}
+			}()
+			backends = append(backends, balancer.Backend{Addr: netip.MustParseAddrPort(fmt.Sprintf("198.18.%d.2:8080", i+1)), Weight: 1})
+		}
+		b := balancer.New(nil)
+		b.Update(balancer.Config{Backends: backends, Probe: true})
+		r := relay.New(relay.Config{})
+		defer r.Shutdown(t.Context())
+		l, err := r.Listen(netip.MustParseAddrPort("127.0.0.1:61000"), "default/web/TCP", b)
+		require.NoError(t, err)
+		defer l.Close()
+		l.Serve()
+		wave := func(n int) string {
+			var mu sync.Mutex
+			var took []time.Duration
+			var wg sync.WaitGroup
+			for range n {
+				wg.Go(func() {
+					start := time.Now()
+					conn, err := net.Dial("tcp", l.Addr().String())
+					if !assert.NoError(t, err) {
+						return
+					}
+					defer conn.Close()
+					_, err = conn.Read(make([]byte, 1))
+					assert.NoError(t, err)
+					mu.Lock()
+					defer mu.Unlock()
+					took = append(took, time.Since(start))
+				})
+			}
+			wg.Wait()
+			slices.Sort(took)
+			return fmt.Sprint("p50 ", took[len(took)/2], " p99 ", took[len(took)*99/100], " most ", took[len(took)-1])
+		}
+		for range 50 {
+			wave(3) // it learns how long a dial takes
+		}
+		t.Log("before: ", wave(1000))
+		require.Zero(t, b.Counters().Ejections)
+		_, err = pods[1].Output("iptables", "-I", "INPUT", "-p", "tcp", "-j", "DROP")
+		require.NoError(t, err)
+		before := l.Stats()
+		t.Log("first wave: ", wave(1000))
+		s := l.Stats()
+		assert.Positive(t, s.Hedges-before.Hedges)
+		require.Eventually(t, func() bool { return b.Counters().Ejections > 0 }, 10*time.Second, time.Millisecond)
+		before = l.Stats()
+		t.Log("after it: ", wave(300))
+		s = l.Stats()
+		assert.LessOrEqual(t, s.Hedges-before.Hedges, uint64(30), "but for those that test whether it is back, and noise")
+		assert.Zero(t, s.Failed+s.Abandoned)
+	})
+}

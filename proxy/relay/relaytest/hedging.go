@@ -1,0 +1,190 @@
+package relaytest
+
+import (
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+
+	"redial/proxy/relay"
+)
+
+const soon = 10 * time.Millisecond
+
+// A silent backend does not hold up its client, and is not said to be dead for that.
+func testHedge(t *testing.T, new New) {
+	silent, _ := silentBackend(t)
+	b := balance(silent, backend(t, echo))
+	b.hedge = soon
+	_, l := start(t, new, relay.Config{TryTimeout: time.Hour, DialTimeout: time.Hour}, b)
+	roundTrip(t, dial(t, l), "by the second")
+	assert.Empty(t, b.failures())
+	s := l.Stats()
+	assert.EqualValues(t, 1, s.Hedges)
+	assert.EqualValues(t, 1, s.Retried)
+	assert.Zero(t, s.Retries)
+}
+
+// The balancer hears of it when the loser stays silent, although nobody waits for it any more.
+func testHedgeFindsTheDead(t *testing.T, new New) {
+	silent, _ := silentBackend(t)
+	b := balance(silent, backend(t, echo))
+	b.hedge = soon
+	_, l := start(t, new, relay.Config{TryTimeout: time.Second, DialTimeout: time.Hour}, b)
+	conn := dial(t, l)
+	roundTrip(t, conn, "by the second")
+	assert.Empty(t, b.failures())
+	conn.Close()
+	eventually(t, func() bool { return len(b.failures()) == 1 }, "the silence to be reported")
+	assert.Equal(t, []netip.AddrPort{silent}, b.failures())
+}
+
+func testHedgeLost(t *testing.T, new New) {
+	first, wake := silentBackend(t)
+	second, _ := silentBackend(t)
+	b := balance(first, second)
+	b.hedge = soon
+	_, l := start(t, new, relay.Config{TryTimeout: time.Hour, DialTimeout: time.Hour}, b)
+	dial(t, l)
+	eventually(t, func() bool { return l.Stats().Hedges == 1 }, "the second dial")
+	wake() // it answers when the SYN is sent again, after a second
+	eventually(t, func() bool { return l.Stats().Connected == 1 }, "the connection")
+	b.mu.Lock()
+	assert.Equal(t, 1, b.active[first])
+	b.mu.Unlock()
+	assert.Empty(t, b.failures())
+	assert.Zero(t, l.Stats().Retried)
+}
+
+func testHedgesTwoAtMost(t *testing.T, new New) {
+	var all []netip.AddrPort
+	for range 4 {
+		silent, _ := silentBackend(t)
+		all = append(all, silent)
+	}
+	b := balance(all...)
+	b.hedge = soon
+	_, l := start(t, new, relay.Config{TryTimeout: 100 * time.Millisecond, DialTimeout: time.Hour}, b)
+	conn := dial(t, l)
+	eventually(t, func() bool { return len(b.failures()) >= 4 }, "the first round")
+	assert.Equal(t, all, b.failures()[:4], "each for its time")
+	assert.Equal(t, all, b.picked()[:4])
+	conn.SetLinger(0)
+	conn.Close()
+	eventually(t, func() bool { return l.Stats().Active == 0 }, "the search to be given up")
+	assert.Equal(t, 2, b.mostOpen)
+}
+
+func testHedgeOff(t *testing.T, new New) {
+	silent, _ := silentBackend(t)
+	b := balance(silent, backend(t, echo))
+	b.hedge = soon
+	_, l := start(t, new, relay.Config{TryTimeout: 200 * time.Millisecond, DialTimeout: time.Hour}, b)
+	l.Configure(relay.Settings{Hedge: -1})
+	roundTrip(t, dial(t, l), "after the first was given up")
+	assert.Equal(t, []netip.AddrPort{silent}, b.failures())
+	assert.Zero(t, l.Stats().Hedges)
+	assert.Equal(t, 1, b.mostOpen)
+
+	other := balance(b.backends...)
+	_, l = start(t, new, relay.Config{TryTimeout: time.Hour, DialTimeout: time.Hour}, other)
+	l.Configure(relay.Settings{Hedge: soon})
+	roundTrip(t, dial(t, l), "sooner than the balancer says")
+	assert.EqualValues(t, 1, l.Stats().Hedges)
+}
+
+func testHedgeAndClientLeaves(t *testing.T, new New) {
+	first, _ := silentBackend(t)
+	second, _ := silentBackend(t)
+	b := balance(first, second)
+	b.hedge = soon
+	_, l := start(t, new, relay.Config{TryTimeout: time.Hour, DialTimeout: time.Hour}, b)
+	conn := dial(t, l)
+	eventually(t, func() bool { return l.Stats().Hedges == 1 }, "the second dial")
+	before := openFDs(t)
+	conn.SetLinger(0)
+	conn.Close()
+	eventually(t, func() bool { return openFDs(t) == before-4 }, "the client's, the relay's three sockets to be closed")
+	assert.EqualValues(t, 1, l.Stats().Abandoned)
+	assert.Empty(t, b.failures())
+}
+
+// The next one takes the place of a second that refuses.
+func testHedgeRefused(t *testing.T, new New) {
+	silent, _ := silentBackend(t)
+	dead := refused(t)
+	b := balance(silent, dead, backend(t, echo))
+	b.hedge = soon
+	_, l := start(t, new, relay.Config{TryTimeout: time.Hour, DialTimeout: time.Hour}, b)
+	roundTrip(t, dial(t, l), "by the third")
+	assert.Equal(t, []netip.AddrPort{dead}, b.failures())
+	assert.EqualValues(t, 2, l.Stats().Hedges)
+}
+
+// When all have refused but one, the search is for that one. It answers late.
+func testFirstRefusedBesideHedge(t *testing.T, new New) {
+	silent, wake := silentBackend(t)
+	b := balance(silent, refused(t), refused(t))
+	b.hedge = soon
+	_, l := start(t, new, relay.Config{TryTimeout: time.Hour, DialTimeout: time.Hour}, b)
+	dial(t, l)
+	eventually(t, func() bool { return len(b.failures()) == 2 }, "the refusals")
+	wake()
+	eventually(t, func() bool { return l.Stats().Connected == 1 }, "the connection")
+	assert.Len(t, b.picked(), 3)
+}
+
+// A second socket is not worth a client's place. Without, it goes on as if there were no hedging.
+func testHedgeNeedsADescriptor(t *testing.T, new New) {
+	silent, _ := silentBackend(t)
+	b := balance(silent, backend(t, echo))
+	b.hedge = soon
+	_, l := start(t, new, relay.Config{MaxFDs: 5, TryTimeout: 200 * time.Millisecond, DialTimeout: time.Hour}, b)
+	for i := range 3 {
+		conn := dial(t, l)
+		roundTrip(t, conn, "after the first was given up")
+		conn.Close()
+		assert.Equal(t, i+1, len(b.failures()))
+		b.mu.Lock()
+		b.next = 0
+		b.mu.Unlock()
+	}
+	assert.Zero(t, l.Stats().Hedges)
+}
+
+func testMaxRetries(t *testing.T, new New) {
+	b := balance(refused(t), refused(t), refused(t), refused(t), refused(t))
+	_, l := start(t, new, relay.Config{DialTimeout: time.Hour}, b)
+	for _, c := range []struct{ most, dials int }{{-1, 1}, {1, 2}, {3, 4}, {0, 5}, {9, 5}} {
+		l.Configure(relay.Settings{MaxRetries: c.most})
+		before := len(b.picked())
+		expectReset(t, l)
+		assert.Equal(t, c.dials, len(b.picked())-before, "MaxRetries %d", c.most)
+	}
+
+	// The only dial that there may be has all the time there is.
+	silent, wake := silentBackend(t)
+	b = balance(silent, backend(t, echo))
+	b.hedge = soon
+	_, l = start(t, new, relay.Config{TryTimeout: soon, DialTimeout: time.Hour}, b)
+	l.Configure(relay.Settings{MaxRetries: -1})
+	dial(t, l)
+	eventually(t, func() bool { return len(b.picked()) == 1 }, "the dial")
+	wake() // it answers when the SYN is sent again, after a second
+	eventually(t, func() bool { return l.Stats().Connected == 1 }, "the connection")
+	assert.Len(t, b.picked(), 1)
+	assert.Zero(t, l.Stats().Hedges)
+}
+
+// The balancer has the last word, but not about a first dial.
+func testRetryBudget(t *testing.T, new New) {
+	b := balance(refused(t), backend(t, earlyEnds["FIN"].serve), backend(t, echo))
+	b.refuses = true
+	_, l := start(t, new, relay.Config{}, b)
+	expectReset(t, l)
+	assert.ErrorIs(t, endSeen(l), earlyEnds["FIN"].seen)
+	roundTrip(t, dial(t, l), "a first dial")
+	assert.Len(t, b.picked(), 3)
+	assert.Len(t, b.failures(), 2)
+}
