@@ -22,7 +22,8 @@ type frontend struct {
 	balancer  *balancer.Balancer
 	scheduler balancer.Scheduler // of ports that ask for none
 	listeners map[netip.AddrPort]listener
-	vips      []vip // those steered here since the last successful sync
+	settings  relay.Settings // of all listeners
+	vips      []vip          // those steered here since the last successful sync
 	open      bool
 	// serving are the endpoints, usable or not, that go on with the UDP clients they have.
 	serving []netip.AddrPort
@@ -45,6 +46,7 @@ type listener interface {
 	SetOpen(bool) error
 	Close() error
 	Stats() relay.Stats
+	Configure(relay.Settings)
 }
 
 func (f *frontend) listenAt(r *relay.Relay, addr netip.AddrPort) (listener, error) {
@@ -70,6 +72,7 @@ func (f *frontend) listen(r *relay.Relay, addrs []netip.AddrPort) error {
 			continue
 		}
 		f.listeners[addr] = l
+		l.Configure(f.settings)
 		if err := l.SetOpen(f.open); err != nil {
 			errs = append(errs, err)
 		}
@@ -95,7 +98,13 @@ func (f *frontend) keep(addrs []netip.AddrPort) {
 // clients that come before the rule is written. A pod that is just leaving often still answers, and where it does not,
 // nothing is worse. Giving those clients the endpoints of other nodes would be kinder still, but what the policy Local
 // forbids.
-func (f *frontend) update(port *config.ServicePort, node config.Node, log *logrus.Entry) (flipped bool) {
+func (f *frontend) update(port *config.ServicePort, limit *relay.Limit, node config.Node, log *logrus.Entry) (flipped bool) {
+	if s := settings(port, limit); s != f.settings {
+		f.settings = s
+		for _, l := range f.listeners {
+			l.Configure(s)
+		}
+	}
 	usable := config.Usable(port.Endpoints, f.key.family, f.key.pool, node)
 	f.serving = config.Serving(port.Endpoints, f.key.family)
 	before := f.drops

@@ -64,8 +64,9 @@ type Proxier struct {
 	frontends map[frontendKey]*frontend
 	ports     *allocator
 	owners    owners
-	problems  problems // of planning and syncing
-	logged    problems // all, as they were logged last
+	problems  problems                                // of planning and syncing
+	logged    problems                                // all, as they were logged last
+	limits    map[config.ServicePortName]*relay.Limit // of those that ask for one
 	sync      SyncStatus
 	level     logrus.Level // at which frontends are logged that are opened now
 	closed    bool         // NodePorts are, for want of an address
@@ -98,6 +99,7 @@ func New(cfg Config) *Proxier {
 		checks:    map[config.ServiceName]HealthCheck{},
 		wanted:    services{},
 		frontends: map[frontendKey]*frontend{},
+		limits:    map[config.ServicePortName]*relay.Limit{},
 		ports:     newAllocator(cfg.Ports),
 		owners:    owners{},
 		problems:  problems{},
@@ -175,6 +177,11 @@ func (p *Proxier) takeService(name config.ServiceName, s *config.Service) (resyn
 	resync = !sameShape(old, s)
 	if s == nil {
 		delete(p.wanted, name)
+		if old != nil {
+			for i := range old.Ports {
+				delete(p.limits, old.Ports[i].Name)
+			}
+		}
 	} else {
 		p.wanted[name] = s
 		if p.updateFrontends(s) {
@@ -194,7 +201,7 @@ func (p *Proxier) updateFrontends(s *config.Service) (resync bool) {
 		for _, family := range config.Families {
 			for _, pool := range []config.Pool{config.ClusterPool, config.LocalPool} {
 				if f, ok := p.frontends[frontendKey{s.Ports[i].Name, pool, family}]; ok {
-					flipped := f.update(&s.Ports[i], p.node, p.log)
+					flipped := f.update(&s.Ports[i], p.limitOf(&s.Ports[i]), p.node, p.log)
 					resync = resync || flipped || f.broken != nil
 				}
 			}

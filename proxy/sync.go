@@ -203,7 +203,7 @@ func (p *Proxier) open(key frontendKey, port *config.ServicePort, vips []vip) er
 func (p *Proxier) openAnywhere(key frontendKey, port *config.ServicePort, vips []vip, b *balancer.Balancer) (*frontend, error) {
 	if !p.needsPort(vips) {
 		f := &frontend{key: key, balancer: b, scheduler: p.cfg.Scheduler, listeners: map[netip.AddrPort]listener{}}
-		f.update(port, p.node, p.log)
+		f.update(port, p.limitOf(port), p.node, p.log)
 		err := f.listen(p.cfg.Relay, p.listenAddrs(vips, 0))
 		if len(f.listeners) == 0 {
 			return nil, err
@@ -212,7 +212,7 @@ func (p *Proxier) openAnywhere(key frontendKey, port *config.ServicePort, vips [
 	}
 	for number := range p.ports.candidates(key) {
 		f := &frontend{key: key, port: number, balancer: b, scheduler: p.cfg.Scheduler, listeners: map[netip.AddrPort]listener{}}
-		f.update(port, p.node, p.log)
+		f.update(port, p.limitOf(port), p.node, p.log)
 		err := f.listen(p.cfg.Relay, p.listenAddrs(vips, number))
 		if err == nil {
 			p.ports.take(key, number)

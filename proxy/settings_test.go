@@ -1,0 +1,65 @@
+package proxy
+
+import (
+	"net"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	v1 "k8s.io/api/core/v1"
+
+	"redial/config"
+	"redial/proxy/relay"
+)
+
+func TestSettings(t *testing.T) {
+	t.Parallel()
+	of := func(s config.Settings) relay.Settings { return settings(&config.ServicePort{Settings: &s}, nil) }
+	assert.Zero(t, settings(&config.ServicePort{}, nil), "nothing asked for")
+	assert.Equal(t, relay.Settings{DialTimeout: time.Second, UDPTimeout: time.Minute, Hedge: time.Millisecond, MaxRetries: 3}, of(config.Settings{
+		DialTimeout: config.SetTo(time.Second), UDPTimeout: config.SetTo(time.Minute),
+		Hedge: config.SetTo(time.Millisecond), MaxRetries: config.SetTo[int32](3),
+	}))
+	never := of(config.Settings{Hedge: config.SetTo[time.Duration](0), MaxRetries: config.SetTo[int32](0)})
+	assert.Negative(t, never.Hedge)
+	assert.Negative(t, never.MaxRetries)
+}
+
+// A limit is one for all frontends of a Service port, and comes and goes with the annotation while the sockets stay.
+func TestLimitOfAServicePort(t *testing.T) {
+	g := start(t, testPorts)
+	limited := func(most string) {
+		g.tracker.SetService(object("web", "198.18.0.1", func(s *v1.Service) {
+			s.Annotations = map[string]string{"redial/max-connections": most, "redial/max-queue": "0"}
+		}))
+	}
+	limited("1")
+	g.endpoints("web", "http", backend(t, "a"))
+	f := g.served("web", "http")
+	first, err := net.Dial("tcp", f.address())
+	require.NoError(t, err)
+	defer first.Close()
+	refused := func() bool {
+		c, err := net.Dial("tcp", f.address())
+		if err != nil {
+			return true
+		}
+		defer c.Close()
+		c.SetReadDeadline(time.Now().Add(50 * time.Millisecond))
+		_, err = c.Read(make([]byte, 1))
+		var ne net.Error
+		return err != nil && !(asTimeout(err, &ne))
+	}
+	g.eventually(refused, "the second to be refused")
+	syncs := g.rec.count()
+	limited("0")
+	g.eventually(func() bool { return !refused() }, "the limit to go")
+	assert.Equal(t, syncs, g.rec.count(), "no rule was written")
+}
+
+func asTimeout(err error, ne *net.Error) bool {
+	var ok bool
+	*ne, ok = err.(net.Error)
+	return ok && (*ne).Timeout()
+}
