@@ -15,7 +15,11 @@ import (
 // A nat rule is asked for the first packet of a flow only; connection tracking repeats its answer for the rest. A UDP
 // client that keeps its port and goes on sending therefore never meets a rule that was written, changed or removed
 // meanwhile: it keeps its own entry alive. So entries that say otherwise than the rules do now are deleted once the rules
-// are in (before, they could come back at once). TCP needs none of this: its clients notice, and connect anew.
+// are in (before, they could come back at once).
+//
+// Of TCP only the entries of clients that have had no answer yet contradict the rules: their SYN came when there was no
+// rule, and its repetitions, as well as those of a later connection from the same port, within two minutes, would go the
+// same way to nobody. Others end by themselves: their clients notice, and connect anew.
 
 // flowTable is the kernel's connection tracking table of one family.
 type flowTable interface {
@@ -40,21 +44,20 @@ func (kernelFlows) remove(v6 bool, stale func(*netlink.ConntrackFlow) bool) (uin
 // steering tells which flows are as the rules want them.
 type steering struct {
 	lay       layout
-	vips      map[netip.AddrPort]course
-	nodePorts map[uint16]course
+	vips      map[intercept.VIP]course // NodePorts at the unspecified address
 	local     map[netip.Addr]bool
 }
 
-// course is where the flows of one UDP binding should go.
+// course is where the flows of one binding should go.
 type course struct {
 	intercept.Binding
 	// changed: earlier rules may have led them elsewhere.
 	changed bool
 }
 
-// newSteering describes what the rules do to UDP flows. before is what flows were last held against; nil: unknown.
+// newSteering describes what the rules do to flows. before is what those of UDP were last held against; nil: unknown.
 func newSteering(now intercept.State, before *intercept.State, lay layout, local []netip.Addr) steering {
-	s := steering{lay: lay, vips: map[netip.AddrPort]course{}, nodePorts: map[uint16]course{}, local: map[netip.Addr]bool{}}
+	s := steering{lay: lay, vips: make(map[intercept.VIP]course, len(now.Bindings)), local: map[netip.Addr]bool{}}
 	old := map[intercept.VIP]intercept.Binding{}
 	if before != nil && slices.Equal(before.Pods, now.Pods) {
 		for _, b := range before.Bindings {
@@ -63,12 +66,7 @@ func newSteering(now intercept.State, before *intercept.State, lay layout, local
 	}
 	for _, b := range now.Bindings {
 		was, found := old[b.VIP]
-		c := course{b, !found || !was.Equal(b)}
-		if b.VIP.NodePort() {
-			s.nodePorts[b.VIP.Port] = c
-		} else {
-			s.vips[netip.AddrPortFrom(b.VIP.Addr, b.VIP.Port)] = c
-		}
+		s.vips[b.VIP] = course{b, !found || !was.Equal(b)}
 	}
 	for _, a := range local {
 		s.local[a] = true
@@ -82,19 +80,29 @@ func newSteering(now intercept.State, before *intercept.State, lay layout, local
 // The proxy's own flows to a backend that is a VIP as well are taken for stale. They pass by the rules by their mark, so
 // they come back as they were.
 func (s steering) stale(f *netlink.ConntrackFlow) bool {
-	if f.Forward.Protocol != unix.IPPROTO_UDP {
+	protocol := intercept.Protocol(f.Forward.Protocol)
+	if protocol != intercept.UDP && !(protocol == intercept.TCP && unanswered(f)) {
 		return false
 	}
 	to, end := address(f.Forward.DstIP), f.Reverse.SrcPort
 	here := s.isLocal(address(f.Reverse.SrcIP))
-	c, steered := s.vips[netip.AddrPortFrom(to, f.Forward.DstPort)]
+	vip := intercept.VIP{Addr: to, Port: f.Forward.DstPort, Protocol: protocol}
+	c, steered := s.vips[vip]
 	if !steered && s.isLocal(to) && s.lay.nodePorts.open(to) {
-		c, steered = s.nodePorts[f.Forward.DstPort]
+		vip.Addr = wildcard(to.Is6(), 0).Addr()
+		c, steered = s.vips[vip]
 	}
 	if steered {
 		return !here || !s.follows(c, address(f.Forward.SrcIP), end)
 	}
 	return here && end != f.Forward.DstPort && (s.lay.ports.Contains(end) || end == discardPort)
+}
+
+// unanswered reports whether nothing but SYNs of the client has been seen of a TCP connection.
+func unanswered(f *netlink.ConntrackFlow) bool {
+	const synSent = 1 // TCP_CONNTRACK_SYN_SENT of the kernel's nf_conntrack_tcp.h
+	info, ok := f.ProtoInfo.(*netlink.ProtoInfoTCP)
+	return ok && info.State == synSent
 }
 
 // follows reports whether a flow of a client that goes to port keeps to c. An entry does not tell the interface that its
@@ -144,25 +152,25 @@ func (r *Rules) tidyFlows(inForce intercept.State, lay layout, wrote bool) {
 	udp = clone(udp)
 	// The first time also for no bindings at all: an earlier process may have left flows.
 	done := r.tidiedFlows[v6]
-	if done != nil && (len(done.Bindings)+len(udp.Bindings) == 0 || !wrote && done.Equal(udp)) {
+	if done != nil && (len(done.Bindings)+len(inForce.Bindings) == 0 || !wrote && done.Equal(udp)) {
 		return
 	}
 	delete(r.tidiedFlows, v6)
 	local, err := localAddresses()
 	var n uint
 	if err == nil {
-		n, err = r.flows.remove(v6, newSteering(udp, done, lay, local).stale)
+		n, err = r.flows.remove(v6, newSteering(inForce, done, lay, local).stale)
 	}
 	r.flowsRemoved[v6] += n
 	if err != nil {
-		err = fmt.Errorf("deleting stale UDP flows from connection tracking: %w", err)
+		err = fmt.Errorf("deleting stale flows from connection tracking: %w", err)
 		if r.flowsErr[v6] == nil {
-			r.cfg.Log.WithError(err).Warn("UDP clients that keep their port may miss a change of Services; trying again")
+			r.cfg.Log.WithError(err).Warn("clients that keep their port may miss a change of Services; trying again")
 		}
 	} else {
 		r.tidiedFlows[v6] = &udp
 		if n > 0 {
-			r.cfg.Log.WithField("flows", n).Info("stale UDP flows deleted from connection tracking")
+			r.cfg.Log.WithField("flows", n).Info("stale flows deleted from connection tracking")
 		}
 	}
 	r.flowsErr[v6] = err

@@ -96,6 +96,47 @@ func TestFlowOlderThanItsRule(t *testing.T) {
 	}
 }
 
+// A client that has sent its SYN in vain gets through with the next one: its entry does not keep it from the new rule, nor
+// later connections from the same port.
+func TestConnectionOlderThanItsRule(t *testing.T) {
+	for _, c := range []struct{ name, vip, family string }{
+		{"ClusterIP", "198.18.0.53", "ipv4"}, {"ClusterIP6", "2001:db8::53", "ipv6"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			lab.Run(t, func(t *testing.T, node *lab.Host) {
+				pod, err := node.AddHost("pod", "198.18.1.2/24", "2001:db8:1::2/64")
+				require.NoError(t, err)
+				trackFlows(t, node)
+				v := vip(c.vip, 5353, intercept.TCP)
+				listener, err := net.Listen("tcp", wildcard(v.Addr.Is6(), 61053).String())
+				require.NoError(t, err)
+				defer listener.Close()
+				connected := make(chan error, 1)
+				go func() {
+					connected <- pod.Do(func() error {
+						conn, err := net.DialTimeout("tcp", netip.AddrPortFrom(v.Addr, v.Port).String(), 20*time.Second)
+						if err == nil {
+							conn.Close()
+						}
+						return err
+					})
+				}()
+				require.Eventually(t, func() bool {
+					out, err := node.Output("conntrack", "-L", "-f", c.family, "-p", "tcp", "--dport", "5353")
+					return err == nil && strings.Contains(out, "UNREPLIED")
+				}, 10*time.Second, time.Millisecond, "the SYN is tracked, and without translation")
+
+				r := start(t, testConfig(ModeNFT))
+				require.NoError(t, r.Commit(t.Context(), intercept.State{Bindings: []intercept.Binding{
+					{VIP: v, Listen: wildcard(v.Addr.Is6(), 61053), Owner: "default/web"},
+				}}))
+				require.NoError(t, <-connected)
+			})
+		})
+	}
+}
+
 func TestFlowToAProxyPortThatChanged(t *testing.T) {
 	lab.Run(t, func(t *testing.T, node *lab.Host) {
 		pod, err := node.AddHost("pod", "198.18.1.2/24")

@@ -29,7 +29,7 @@ type familySteering struct {
 	Quarantined    int    `json:"quarantined"`          // addresses left out, since the kernel refuses their rules
 	Error          string `json:"error,omitempty"`      // why the family is not steered at all
 	GuardError     string `json:"guardError,omitempty"` // why the proxy ports are open to direct access
-	FlowsRemoved   uint   `json:"flowsRemoved"`         // stale UDP flows deleted from connection tracking
+	FlowsRemoved   uint   `json:"flowsRemoved"`         // stale flows deleted from connection tracking
 	FlowsError     string `json:"flowsError,omitempty"` // why they could not be deleted
 }
 
