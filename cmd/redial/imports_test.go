@@ -26,14 +26,20 @@ var mayImport = map[string][]string{
 		"redial/config", "redial/balancer", "redial/proxy/relay", "redial/proxy/intercept",
 		"github.com/sirupsen/logrus", "golang.org/x/sys/...",
 	},
-	"redial/proxy/admin":           {},
-	"redial/proxy/server":          {"github.com/sirupsen/logrus"},
-	"redial/proxy/health":          {"redial/config", "redial/proxy/server", "github.com/sirupsen/logrus"},
-	"redial/proxy/metrics":         {"redial/config", "github.com/prometheus/...", "github.com/sirupsen/logrus"},
-	"redial/proxy/relay":           {"github.com/hashicorp/golang-lru/...", "github.com/sirupsen/logrus", "golang.org/x/sys/...", "golang.org/x/sync/..."},
-	"redial/proxy/relay/relaytest": {"redial/proxy/relay", "redial/proxy/intercept/lab", "github.com/stretchr/...", "golang.org/x/sys/..."},
-	"redial/proxy/intercept":       {},
-	"redial/proxy/intercept/lab":   {"github.com/vishvananda/netlink", "github.com/vishvananda/netns", "golang.org/x/sys/..."},
+	"redial/proxy/admin":   {},
+	"redial/proxy/server":  {"github.com/sirupsen/logrus"},
+	"redial/proxy/health":  {"redial/config", "redial/proxy/server", "github.com/sirupsen/logrus"},
+	"redial/proxy/metrics": {"redial/config", "github.com/prometheus/...", "github.com/sirupsen/logrus"},
+	"redial/proxy/relay": {
+		"github.com/hashicorp/golang-lru/...", "github.com/pires/go-proxyproto", "github.com/sirupsen/logrus",
+		"golang.org/x/sys/...", "golang.org/x/sync/...",
+	},
+	"redial/proxy/relay/relaytest": {
+		"redial/proxy/relay", "redial/proxy/intercept/lab",
+		"github.com/pires/go-proxyproto", "github.com/stretchr/...", "golang.org/x/sys/...",
+	},
+	"redial/proxy/intercept":     {},
+	"redial/proxy/intercept/lab": {"github.com/vishvananda/netlink", "github.com/vishvananda/netns", "golang.org/x/sys/..."},
 
 	"redial/iptables": {
 		"redial/proxy/intercept",
