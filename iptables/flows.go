@@ -43,9 +43,9 @@ func (kernelFlows) remove(v6 bool, stale func(*netlink.ConntrackFlow) bool) (uin
 
 // steering tells which flows are as the rules want them.
 type steering struct {
-	lay       layout
-	vips      map[intercept.VIP]course // NodePorts at the unspecified address
-	local     map[netip.Addr]bool
+	lay   layout
+	vips  map[intercept.VIP]course // NodePorts at the unspecified address
+	local map[netip.Addr]bool
 }
 
 // course is where the flows of one binding should go.

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"time"
 
 	"github.com/sirupsen/logrus"
 	"golang.org/x/sys/unix"
@@ -23,8 +24,10 @@ type frontend struct {
 	scheduler balancer.Scheduler // of ports that ask for none
 	listeners map[netip.AddrPort]listener
 	settings  relay.Settings // of all listeners
-	vips      []vip          // those steered here since the last successful sync
-	open      bool
+	// drain is how long connections may outlive their endpoint; not set: they are left alone.
+	drain config.Setting[time.Duration]
+	vips  []vip // those steered here since the last successful sync
+	open  bool
 	// serving are the endpoints, usable or not, that go on with the UDP clients they have.
 	serving []netip.AddrPort
 	// behind is what the balancer was told last, of a frontend that may have to drop.
@@ -105,6 +108,15 @@ func (f *frontend) update(port *config.ServicePort, limit *relay.Limit, node con
 			l.Configure(s)
 		}
 	}
+	drain := port.Settings.Value().DrainTimeout
+	if f.drain.IsSet() && !drain.IsSet() {
+		for _, l := range f.listeners {
+			if l, ok := l.(*relay.Listener); ok {
+				l.Retain(nil, -1)
+			}
+		}
+	}
+	f.drain = drain
 	usable := config.Usable(port.Endpoints, f.key.family, f.key.pool, node)
 	f.serving = config.Serving(port.Endpoints, f.key.family)
 	before := f.drops
@@ -129,6 +141,21 @@ func (f *frontend) settle(log *logrus.Entry) {
 	}
 }
 
+// retain ends what goes to other backends than kept: UDP sessions at once, which have no end of their own to wait for,
+// connections only if the Service says when.
+func (f *frontend) retain(kept []netip.AddrPort) {
+	for _, l := range f.listeners {
+		switch l := l.(type) {
+		case *relay.UDPListener:
+			l.Retain(kept)
+		case *relay.Listener:
+			if f.drain.IsSet() {
+				l.Retain(kept, f.drain.Or(0))
+			}
+		}
+	}
+}
+
 func (f *frontend) apply(c balancer.Config, log *logrus.Entry) {
 	if f.key.pool == config.LocalPool {
 		f.behind = c
@@ -138,11 +165,7 @@ func (f *frontend) apply(c balancer.Config, log *logrus.Entry) {
 	for i, b := range c.Backends {
 		usable[i] = b.Addr
 	}
-	for _, l := range f.listeners {
-		if udp, ok := l.(*relay.UDPListener); ok {
-			udp.Retain(slices.Concat(usable, f.serving))
-		}
-	}
+	f.retain(slices.Concat(usable, f.serving))
 	open := len(usable) > 0
 	if open == f.open {
 		return

@@ -18,6 +18,10 @@ func settings(port *config.ServicePort, limit *relay.Limit) relay.Settings {
 		UDPTimeout:  asked.UDPTimeout.Or(0),
 		Hedge:       negativeForNone(asked.Hedge),
 		Limit:       limit,
+
+		ProxyProtocol:    asked.ProxyProtocol,
+		IdleTimeout:      asked.IdleTimeout.Or(0),
+		MaxConnectionAge: asked.MaxConnectionAge.Or(0),
 	}
 	if retries, set := asked.MaxRetries.Or(0), asked.MaxRetries.IsSet(); set && retries == 0 {
 		s.MaxRetries = -1

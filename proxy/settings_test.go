@@ -21,6 +21,9 @@ func TestSettings(t *testing.T) {
 		DialTimeout: config.SetTo(time.Second), UDPTimeout: config.SetTo(time.Minute),
 		Hedge: config.SetTo(time.Millisecond), MaxRetries: config.SetTo[int32](3),
 	}))
+	assert.Equal(t, relay.Settings{ProxyProtocol: 2, IdleTimeout: time.Hour, MaxConnectionAge: time.Minute}, of(config.Settings{
+		ProxyProtocol: 2, IdleTimeout: config.SetTo(time.Hour), MaxConnectionAge: config.SetTo(time.Minute),
+	}))
 	never := of(config.Settings{Hedge: config.SetTo[time.Duration](0), MaxRetries: config.SetTo[int32](0)})
 	assert.Negative(t, never.Hedge)
 	assert.Negative(t, never.MaxRetries)

@@ -44,6 +44,9 @@ type conn struct {
 	pause    time.Duration // between looks at left, while resetting
 
 	waitSince, waitUntil time.Duration // of the queue
+	// When it is to end, see life.go. 0: not known.
+	ageAt, leaveAt, graceEnd time.Duration
+	retained                 *retained // as heeded last
 
 	state      state
 	waited     bool // in a queue
@@ -53,6 +56,7 @@ type conn struct {
 	lasting    bool // lastingAfter has passed
 	halfClosed bool // one direction has ended and the other goes on under HalfCloseTimeout
 	queued     bool // in loop.more
+	rested     bool // the last byte was the backend's, or there was none yet
 	broken     bool // either peer reset its connection or vanished
 	expired    bool // HalfCloseTimeout ended the connection
 }
@@ -171,7 +175,8 @@ func (c *conn) last() {
 			c.wakeBy(c.search.deadline)
 		}
 	}
-	if c.halfClosed {
+	c.live()
+	if c.halfClosed && c.state == relaying {
 		c.linger()
 	}
 }

@@ -50,6 +50,9 @@ func (c *conn) pick() {
 
 // choose asks the balancer for a backend that has not been tried in this round.
 func (c *conn) choose() (netip.AddrPort, bool) {
+	if b := c.listener.balancer; b.WantsDestination() {
+		return b.PickFor(c.clientIP, c.destination().Addr(), c.search.tried)
+	}
 	return c.listener.balancer.Pick(c.clientIP, c.search.tried)
 }
 
@@ -251,7 +254,7 @@ func (c *conn) connected() {
 		c.stats.connected.Add(1)
 	}
 	c.state, c.held, c.lasting = relaying, true, false
-	c.started = c.loop.now
+	c.started, c.moved, c.rested = c.loop.now, c.loop.now, true
 	c.client.room = true
 	s.asked = false
 	c.listener.balancer.Report(c.clientIP, c.to, c.loop.now-s.began, nil)
@@ -259,7 +262,12 @@ func (c *conn) connected() {
 		c.loseRival()
 	}
 	c.loop.wheel.set(&c.timer, c.loop.now+lastingFor(&c.listener.relay.cfg))
-	c.work()
+	if c.settings.ProxyProtocol != 0 && !c.introduce() {
+		return
+	}
+	if c.born(); c.state == relaying {
+		c.work()
+	}
 }
 
 // giveUp ends the connection before it has reached a backend that stayed. A client whose last backend has left sees that

@@ -90,7 +90,7 @@ func (h *half) came(n int, errno unix.Errno) bool {
 		h.eof = true
 	default:
 		h.count.Add(uint64(n))
-		h.conn.moved = h.conn.loop.now
+		h.conn.moved, h.conn.rested = h.conn.loop.now, h.src == &h.conn.backend
 		return true
 	}
 	return false

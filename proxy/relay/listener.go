@@ -25,6 +25,7 @@ type Listener struct {
 	log      *logrus.Entry
 	stats    []atomic.Pointer[counters] // by loop, made when first needed
 	settings atomic.Pointer[Settings]   // never nil, complete
+	retained atomic.Pointer[retained]   // nil: all backends
 	release  func()                     // gives back what chargeListener took
 	closed   chan struct{}
 	ending   sync.Once

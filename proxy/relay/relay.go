@@ -21,6 +21,10 @@ import (
 type Balancer interface {
 	// Pick returns a backend that is not in tried; false means that there is none, or none that takes a connection.
 	Pick(client netip.Addr, tried []netip.AddrPort) (netip.AddrPort, bool)
+	// PickFor is Pick for a Balancer to which it matters which address the client has dialled; it may be invalid.
+	PickFor(client, destination netip.Addr, tried []netip.AddrPort) (netip.AddrPort, bool)
+	// WantsDestination reports whether it does: finding out takes a system call.
+	WantsDestination() bool
 	// Report tells how a dial to a picked backend ended, and how long it took (zero: unknown): nil means connected;
 	// context.Canceled that it was given up for reasons that say nothing about the backend.
 	Report(client netip.Addr, backend netip.AddrPort, took time.Duration, err error)

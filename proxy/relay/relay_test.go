@@ -16,7 +16,7 @@ func TestRelayMoving(t *testing.T) { relaytest.Run(t, engine(relay.NewGenerous))
 func engine(new func(relay.Config) *relay.Relay) relaytest.New {
 	return func(cfg relay.Config) (relaytest.Engine, relaytest.Listen) {
 		r := new(cfg)
-		return r, func(addr netip.AddrPort, name string, b relay.Balancer) (relaytest.Listener, error) {
+		return r, func(addr netip.AddrPort, name string, b relay.Balancer) (relaytest.TCPListener, error) {
 			return r.Listen(addr, name, b)
 		}
 	}

@@ -1,6 +1,9 @@
 package relay
 
-import "time"
+import (
+	"net/netip"
+	"time"
+)
 
 // Settings are what one listener does in its own way. The zero value is what the Relay's Config says.
 type Settings struct {
@@ -16,6 +19,15 @@ type Settings struct {
 	// listeners of one Service port share one.
 	Limit *Limit
 
+	// ProxyProtocol is the version of the PROXY protocol header, 1 or 2, that backends get to see first; 0: none.
+	ProxyProtocol uint8
+
+	// IdleTimeout ends a connection on which nothing has moved for so long, in either direction. 0: never.
+	IdleTimeout time.Duration
+	// MaxConnectionAge ends a connection that is so old, up to a tenth more or less by chance, so that those that began
+	// together do not end together. 0: never.
+	MaxConnectionAge time.Duration
+
 	// UDPTimeout is Config.UDPTimeout of this listener, kept to the second; 0: that. It concerns UDP only, and nothing else
 	// here does.
 	UDPTimeout time.Duration
@@ -23,6 +35,26 @@ type Settings struct {
 
 // Configure replaces the settings. They apply to connections that begin afterwards. It may be called at any time.
 func (l *Listener) Configure(s Settings) { l.settings.Store(s.resolve(&l.relay.cfg)) }
+
+// Retain has connections whose backend is not in usable end when it has not come back after so long; 0: at once. A
+// negative time lets all connections be. What is said here holds until it is called again. It looks at every connection
+// of the Relay, so it is not for listeners that have nothing to say.
+func (l *Listener) Retain(usable []netip.AddrPort, after time.Duration) {
+	var r *retained
+	if after >= 0 {
+		r = &retained{usable: map[netip.AddrPort]struct{}{}, at: l.relay.clock(), after: after}
+		for _, b := range usable {
+			r.usable[b] = struct{}{}
+		}
+	}
+	l.retained.Store(r)
+	l.relay.mu.Lock()
+	loops := l.relay.tcpLoops
+	l.relay.mu.Unlock()
+	for _, lp := range loops {
+		lp.do(func() { lp.retain(l) })
+	}
+}
 
 // Configure replaces the settings, for sessions that exist as well. It may be called at any time.
 func (l *UDPListener) Configure(s Settings) { l.settings.Store(s.resolve(&l.relay.cfg)) }

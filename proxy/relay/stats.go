@@ -25,6 +25,9 @@ type Stats struct {
 	BytesOut     uint64 `json:"bytesOut"`     // from backends to clients
 	Resets       uint64 `json:"resets"`       // connections that ended by a reset or timeout of either peer
 	HalfClosed   uint64 `json:"halfClosed"`   // connections cut after HalfCloseTimeout
+	Idle         uint64 `json:"idle"`         // connections ended after IdleTimeout
+	Aged         uint64 `json:"aged"`         // ... after MaxConnectionAge
+	Drained      uint64 `json:"drained"`      // ... because their backend had left
 	AcceptErrors uint64 `json:"acceptErrors"` // accept(2) failures: out of descriptors or memory
 	FDWaits      uint64 `json:"fdWaits"`      // connections that waited for file descriptors
 
@@ -40,6 +43,7 @@ type Stats struct {
 // counters belong to one loop each, so that loops do not pass cache lines to each other all the time.
 type counters struct {
 	accepted, connected, failed, noBackend, abandoned, retried, retries atomic.Uint64
+	idle, aged, drained                                                 atomic.Uint64
 	limited, queued, queueTimeouts, hedges, earlyCloses                 atomic.Uint64
 	active                                                              atomic.Int64
 	bytesIn, bytesOut, resets, halfClosed, acceptErrors, fdWaits        atomic.Uint64
@@ -54,6 +58,7 @@ func (c *counters) snapshot() Stats {
 		Hedges: c.hedges.Load(), EarlyCloses: c.earlyCloses.Load(),
 		Active: c.active.Load(), BytesIn: c.bytesIn.Load(), BytesOut: c.bytesOut.Load(),
 		Resets: c.resets.Load(), HalfClosed: c.halfClosed.Load(),
+		Idle: c.idle.Load(), Aged: c.aged.Load(), Drained: c.drained.Load(),
 		AcceptErrors: c.acceptErrors.Load(), FDWaits: c.fdWaits.Load(),
 		DatagramsIn: c.datagramsIn.Load(), DatagramsOut: c.datagramsOut.Load(), Dropped: c.dropped.Load(),
 		Overflows: c.overflows.Load(), Expired: c.expired.Load(), Evicted: c.evicted.Load(),
@@ -75,6 +80,7 @@ func (s Stats) Add(o Stats) Stats {
 		Hedges: s.Hedges + o.Hedges, EarlyCloses: s.EarlyCloses + o.EarlyCloses,
 		Active: s.Active + o.Active, BytesIn: s.BytesIn + o.BytesIn, BytesOut: s.BytesOut + o.BytesOut,
 		Resets: s.Resets + o.Resets, HalfClosed: s.HalfClosed + o.HalfClosed,
+		Idle: s.Idle + o.Idle, Aged: s.Aged + o.Aged, Drained: s.Drained + o.Drained,
 		AcceptErrors: s.AcceptErrors + o.AcceptErrors, FDWaits: s.FDWaits + o.FDWaits,
 		DatagramsIn: s.DatagramsIn + o.DatagramsIn, DatagramsOut: s.DatagramsOut + o.DatagramsOut, Dropped: s.Dropped + o.Dropped,
 		Overflows: s.Overflows + o.Overflows, Expired: s.Expired + o.Expired, Evicted: s.Evicted + o.Evicted,

@@ -22,7 +22,11 @@ func (one) Fail(netip.Addr, netip.AddrPort, error)                  {}
 func (one) Release(netip.AddrPort)                                  {}
 func (one) HedgeDelay(netip.AddrPort) time.Duration                 { return time.Hour }
 func (one) Retry() bool                                             { return true }
-func (one) Freed([]netip.AddrPort) <-chan struct{}                  { return nil }
+func (one) WantsDestination() bool                                  { return false }
+func (o one) PickFor(c, _ netip.Addr, t []netip.AddrPort) (netip.AddrPort, bool) {
+	return o.Pick(c, t)
+}
+func (one) Freed([]netip.AddrPort) <-chan struct{} { return nil }
 
 // A datagram there and one back, on a session that exists, allocate nothing. Both peers are bare sockets, which do not
 // allocate either.

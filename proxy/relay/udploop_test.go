@@ -16,7 +16,11 @@ type brittle struct{ one }
 func (brittle) Release(netip.AddrPort)                  { panic("a bug in the balancer") }
 func (brittle) HedgeDelay(netip.AddrPort) time.Duration { return 0 }
 func (brittle) Retry() bool                             { return true }
-func (brittle) Freed([]netip.AddrPort) <-chan struct{}  { return nil }
+func (brittle) WantsDestination() bool                  { return false }
+func (b brittle) PickFor(c, _ netip.Addr, t []netip.AddrPort) (netip.AddrPort, bool) {
+	return b.Pick(c, t)
+}
+func (brittle) Freed([]netip.AddrPort) <-chan struct{} { return nil }
 
 // A fault in ending a session ends neither the loop, nor the process, nor a Close or Shutdown that waits for the loop.
 func TestLoopSurvivesFaultsAtTheEndOfSessions(t *testing.T) {

@@ -34,6 +34,12 @@ type Listener interface {
 	Configure(relay.Settings)
 }
 
+// TCPListener is what it needs of one for TCP.
+type TCPListener interface {
+	Listener
+	Retain(usable []netip.AddrPort, after time.Duration)
+}
+
 // Engine is the relay under test.
 type Engine interface {
 	Shutdown(context.Context) int
@@ -41,7 +47,7 @@ type Engine interface {
 
 // Listen opens a listener on an engine. It exists because methods returning different listener types cannot satisfy one
 // interface.
-type Listen func(addr netip.AddrPort, name string, b relay.Balancer) (Listener, error)
+type Listen func(addr netip.AddrPort, name string, b relay.Balancer) (TCPListener, error)
 
 // New makes an engine.
 type New func(relay.Config) (Engine, Listen)
@@ -132,6 +138,16 @@ func Run(t *testing.T, new New) {
 		"LimitChanges":                      testLimitChanges,
 		"LimitedFlood":                      testLimitedFlood,
 		"LimitUnderChurn":                   testLimitUnderChurn,
+		"IdleTimeout":                       testIdleTimeout,
+		"IdleTimeoutRenewed":                testIdleTimeoutRenewed,
+		"IdleTimeoutStuck":                  testIdleTimeoutStuck,
+		"MaxConnectionAge":                  testMaxConnectionAge,
+		"MaxConnectionAgeStuck":             testMaxConnectionAgeStuck,
+		"Drain":                             testDrain,
+		"DrainAndReturn":                    testDrainAndReturn,
+		"ProxyProtocol":                     testProxyProtocol,
+		"ProxyProtocolEarlyClose":           testProxyProtocolEarlyClose,
+		"OriginalDestination":               testOriginalDestination,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, new) })
 	}
@@ -149,6 +165,8 @@ type balancer struct {
 	failed   []netip.AddrPort // every failure reported
 	open     int              // picked, not yet reported
 	mostOpen int
+	asks     bool                   // for destinations
+	dialled  []netip.Addr           // those
 	limit    int                    // of picks and connections of each backend; 0: none
 	used     map[netip.AddrPort]int // if there is one
 	freed    chan struct{}
@@ -183,6 +201,15 @@ func (b *balancer) Pick(_ netip.Addr, tried []netip.AddrPort) (netip.AddrPort, b
 	}
 	return netip.AddrPort{}, false
 }
+
+func (b *balancer) PickFor(client, destination netip.Addr, tried []netip.AddrPort) (netip.AddrPort, bool) {
+	b.mu.Lock()
+	b.dialled = append(b.dialled, destination)
+	b.mu.Unlock()
+	return b.Pick(client, tried)
+}
+
+func (b *balancer) WantsDestination() bool { return b.asks }
 
 func (b *balancer) Report(_ netip.Addr, a netip.AddrPort, _ time.Duration, err error) {
 	b.mu.Lock()
@@ -290,11 +317,11 @@ func (b *balancer) balanced() bool {
 
 // start runs a listener on loopback over b until the test ends, and then checks the books: nothing active, every
 // accepted connection in one of the outcomes, every pick reported and every connection released.
-func start(t *testing.T, new New, cfg relay.Config, b *balancer) (Engine, Listener) {
+func start(t *testing.T, new New, cfg relay.Config, b *balancer) (Engine, TCPListener) {
 	return startOn(t, new, cfg, b, "127.0.0.1")
 }
 
-func startOn(t *testing.T, new New, cfg relay.Config, b *balancer, address string) (Engine, Listener) {
+func startOn(t *testing.T, new New, cfg relay.Config, b *balancer, address string) (Engine, TCPListener) {
 	t.Helper()
 	engine, listen := new(cfg)
 	l := listenAnywhere(t, listen, netip.MustParseAddr(address), b)
@@ -313,17 +340,18 @@ func startOn(t *testing.T, new New, cfg relay.Config, b *balancer, address strin
 
 // listenAnywhere takes the first free port of a range in which the kernel does not choose ports by itself: refusing
 // clients needs a port that was asked for by number.
-func listenAnywhere(t *testing.T, listen Listen, addr netip.Addr, b relay.Balancer) Listener {
+func listenAnywhere[L any](t *testing.T, listen func(netip.AddrPort, string, relay.Balancer) (L, error), addr netip.Addr, b relay.Balancer) (l L) {
 	t.Helper()
 	for port := uint16(61000); port != 0; port++ {
-		l, err := listen(netip.AddrPortFrom(addr, port), "default/web:http/TCP", b)
+		var err error
+		l, err = listen(netip.AddrPortFrom(addr, port), "default/web:http/TCP", b)
 		if !errors.Is(err, syscall.EADDRINUSE) {
 			require.NoError(t, err)
 			return l
 		}
 	}
 	require.FailNow(t, "no free port")
-	return nil
+	return l
 }
 
 // backend accepts on loopback and hands each connection to serve, on a goroutine of its own.
