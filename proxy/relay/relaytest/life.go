@@ -67,6 +67,26 @@ func testIdleTimeoutRenewed(t *testing.T, new New) {
 	assert.EqualValues(t, 1, l.Stats().Idle)
 }
 
+// Each byte counts that a slow reader takes, also when nothing else is left to do.
+func testIdleTimeoutSlowReader(t *testing.T, new New) {
+	t.Parallel()
+	_, l := start(t, new, relay.Config{}, balance(backend(t, func(c *net.TCPConn) {
+		c.Write(make([]byte, 8<<20))
+		io.Copy(io.Discard, c)
+	})))
+	l.Configure(relay.Settings{IdleTimeout: time.Second})
+	conn := dial(t, l)
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	buf := make([]byte, 8<<10) // 160 KB/s, while the send buffer holds megabytes
+	for range 60 {
+		<-tick.C
+		_, err := conn.Read(buf)
+		require.NoError(t, err)
+	}
+	assert.Zero(t, l.Stats().Idle)
+}
+
 // A receiver that takes nothing does not get a clean end: bytes are missing.
 func testIdleTimeoutStuck(t *testing.T, new New) {
 	t.Parallel()

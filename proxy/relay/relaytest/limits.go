@@ -195,30 +195,42 @@ func testLimitedFlood(t *testing.T, new New) {
 }
 
 // Nobody is forgotten, and never are there more than there may be.
-func testLimitUnderChurn(t *testing.T, new New) {
+func testLimitUnderChurn(t *testing.T, new New) { churnLimited(t, new, false) }
+
+// Clients that leave, wherever they are by then, take no slot with them.
+func testLimitUnderLeavers(t *testing.T, new New) { churnLimited(t, new, true) }
+
+func churnLimited(t *testing.T, new New, leavers bool) {
 	const clients, rounds = 16, 30
 	var inside, most atomic.Int32
 	serve := func(c *net.TCPConn) {
 		n := inside.Add(1)
 		for m := most.Load(); n > m && !most.CompareAndSwap(m, n); m = most.Load() {
 		}
-		io.ReadFull(c, make([]byte, 1))
+		_, err := io.ReadFull(c, make([]byte, 1))
 		inside.Add(-1)
-		c.Write([]byte("x"))
-		io.Copy(io.Discard, c)
+		if err == nil {
+			c.Write([]byte("x"))
+			io.Copy(io.Discard, c)
+		}
 	}
 	b := balance(backend(t, serve), backend(t, serve))
-	b.limit = 2
-	l, _ := limited(t, new, b, 6, clients, time.Hour)
+	b.limit = 3
+	l, _ := limited(t, new, b, 5, clients*rounds, time.Hour)
 	var wg sync.WaitGroup
 	for range clients {
 		wg.Go(func() {
-			for range rounds {
+			for i := range rounds {
 				conn, err := net.Dial("tcp", l.Addr().String())
 				if !assert.NoError(t, err) {
 					return
 				}
 				conn.SetDeadline(time.Now().Add(patience))
+				if leavers && i%3 > 0 {
+					conn.(*net.TCPConn).SetLinger(0)
+					conn.Close()
+					continue
+				}
 				conn.Write([]byte("x"))
 				_, err = io.ReadFull(conn, make([]byte, 1))
 				assert.NoError(t, err)
@@ -227,7 +239,13 @@ func testLimitUnderChurn(t *testing.T, new New) {
 		})
 	}
 	wg.Wait()
-	assert.LessOrEqual(t, most.Load(), int32(4))
-	assert.EqualValues(t, clients*rounds, l.Stats().Connected)
 	assert.Positive(t, l.Stats().Queued)
+	assert.Zero(t, l.Stats().Limited)
+	eventually(t, func() bool { return l.Stats().Active == 0 }, "the connections to end")
+	for range 5 { // no slot was lost
+		roundTrip(t, dial(t, l), "x")
+	}
+	if !leavers { // of whom the backend hears late
+		assert.LessOrEqual(t, most.Load(), int32(5))
+	}
 }
