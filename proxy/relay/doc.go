@@ -3,7 +3,7 @@
 // Event loops, one per processor, own listeners and connections and do without locks and without a goroutine per
 // connection. The life of a connection (conn.go):
 //
-//	accept ── admit (wait for file descriptors) ── place (which loop)
+//	accept ── admit (wait for file descriptors) ── place (which loop) ── enter (wait for a limit's sake, queue.go)
 //	                                                 │
 //	  ┌──────────────────────────────────────────────▼──────────────────────────────┐
 //	  │ dialling    pick ── connect ──┬─ nobody left, no time left, client left ─────┼─► reset ─► ended
@@ -23,9 +23,13 @@
 //	  └─────────────────────────────────────────────────────────────────────────────┘
 //
 // A slow dial holds up its own connection only. A dial that is refused moves to another backend at once. One that is silent
-// for longer than the backend's dials usually take gets a rival (hedge.go), and has failed after [Config.TryTimeout]; only when [Config.DialTimeout] is spent, or every backend has refused, does the client
+// for longer than the backend's dials usually take gets a rival (hedge.go), and has failed after [Config.TryTimeout]. Only
+// when [Config.DialTimeout] is spent, when every backend has refused, or when another dial is not allowed, does the client
 // lose its connection, and then by a reset. A backend that closes or resets before a byte has moved either way counts as a
 // failed dial, too (early.go). Once a byte has been sent to a backend, nothing is ever retried.
+//
+// A listener may have [Settings] of its own: a [Limit] with a queue, limits of a connection's life (life.go), a header that
+// introduces clients to backends.
 //
 // The end of one direction is passed on as a FIN and the other direction lives on, as long as bytes move at least every
 // [Config.HalfCloseTimeout]. A reset is passed on as a reset, after the bytes that came before it. A connection
