@@ -5,6 +5,7 @@ import (
 	"io"
 	"maps"
 	"net/http"
+	"os"
 	"regexp"
 	"slices"
 	"strconv"
@@ -53,6 +54,18 @@ func (s *trial) footprint() footprint {
 	return footprint{countFDs(s.t, s.redial), number(metricGoroutines, text), number(metricHeap, text) >> 20}
 }
 
+// descriptors lists what redial has open.
+func (s *trial) descriptors() (open []string) {
+	dir := fmt.Sprintf("/proc/%d/fd/", s.redial.cmd.Process.Pid)
+	entries, _ := os.ReadDir(dir)
+	for _, e := range entries {
+		to, _ := os.Readlink(dir + e.Name())
+		open = append(open, to)
+	}
+	slices.Sort(open)
+	return open
+}
+
 // What a quiet process may hold beyond what it held before: the two that answer the scrape, or are about to end, and
 // memory that fragments keep.
 const (
@@ -79,7 +92,7 @@ func (s *trial) settle(before footprint) {
 		after = s.footprint()
 		return after.fds <= before.fds+spareFDs && after.goroutines <= before.goroutines+spareGoroutines && after.heapMiB <= before.heapMiB+spareMiB
 	}) {
-		s.ledger.violate("held when quiet: %+v, and before anything happened: %+v", after, before)
+		s.ledger.violate("held when quiet: %+v, and before anything happened: %+v; descriptors: %v", after, before, s.descriptors())
 	}
 	s.checkRules()
 }
