@@ -19,7 +19,7 @@ const (
 	faultBacklog  = "backlog"  // nothing is accepted and the queue is short
 	faultSlow     = "slow"     // the backend reads slowly: it works
 	faultFDs      = "fds"      // redial is out of file descriptors
-	faultRestart  = "restart"  // SIGTERM, and the next process while the old one drains
+	faultRestart  = "restart"  // SIGTERM, and the next process when the old one has ended
 	faultKill     = "kill"     // SIGKILL
 	faultFlush    = "flush"    // somebody else removes rules
 	faultTracking = "tracking" // connection tracking is emptied

@@ -81,7 +81,6 @@ func (s *trial) settle(before footprint) {
 	close(s.end)
 	s.clients.Wait()
 	s.ledger.say("clients have ended")
-	s.awaitOld()
 	s.awaitShown()
 	s.redial.await("every connection and session over", func(st *status) bool {
 		return s.activeNow(st) == 0

@@ -19,7 +19,6 @@ type trial struct {
 	t        *testing.T
 	node     *lab.Host
 	redial   *instance
-	old      []*instance // that drain
 	pods     [faultPods]*faultyBackend
 	stable   *backend // behind the other Services; never broken
 	client   *lab.Host
