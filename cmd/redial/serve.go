@@ -155,7 +155,7 @@ func rulesOf(s iptables.FamilyStats) metrics.Family {
 
 func trafficOf(s relay.Stats) metrics.Traffic {
 	return metrics.Traffic{
-		Connected: s.Connected, Failed: s.Failed, NoBackend: s.NoBackend, Abandoned: s.Abandoned,
+		Connected: s.Connected, Failed: s.Failed + s.Limited, NoBackend: s.NoBackend, Abandoned: s.Abandoned,
 		Active: s.Active, Retried: s.Retried, Retries: s.Retries, BytesIn: s.BytesIn, BytesOut: s.BytesOut,
 		Resets: s.Resets, HalfClosed: s.HalfClosed, AcceptErrors: s.AcceptErrors, FDWaits: s.FDWaits,
 		DatagramsIn: s.DatagramsIn, DatagramsOut: s.DatagramsOut, Unsendable: s.Dropped, Overflows: s.Overflows,

@@ -165,7 +165,7 @@ func failed(s relay.Stats) uint64 {
 	if s.Dropped+s.Overflows > 0 {
 		return s.Dropped + s.Overflows
 	}
-	return s.Failed + s.NoBackend
+	return s.Failed + s.NoBackend + s.Limited
 }
 
 func portName(p proxy.PortStatus) string {

@@ -61,7 +61,7 @@ type Table struct {
 // Traffic counts connections, or sessions of UDP, since the start. Each that was accepted ends up in one of the first four.
 type Traffic struct {
 	Connected uint64 // reached a backend
-	Failed    uint64 // every backend refused, or the time for dialling was over
+	Failed    uint64 // every backend refused, the time for dialling was over, or there were as many as there may be
 	NoBackend uint64 // there was none to try
 	Abandoned uint64 // the client left before a backend answered
 
