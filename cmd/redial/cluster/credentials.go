@@ -64,12 +64,21 @@ func (c credentials) rest(user string) *rest.Config {
 // kubeconfig writes a kubeconfig for user and returns its path.
 func (c credentials) kubeconfig(user string) (string, error) {
 	path := c.path(user + ".kubeconfig")
-	err := clientcmd.WriteToFile(clientcmdapi.Config{
+	// To a name of its own first: another node's proxy may be reading the file.
+	fresh, err := os.CreateTemp(c.path(""), "kubeconfig")
+	if err != nil {
+		return "", fmt.Errorf("writing the kubeconfig of %s: %w", user, err)
+	}
+	fresh.Close()
+	err = clientcmd.WriteToFile(clientcmdapi.Config{
 		Clusters:       map[string]*clientcmdapi.Cluster{"lab": {Server: "https://" + apiAddress, CertificateAuthorityData: c.ca}},
 		AuthInfos:      map[string]*clientcmdapi.AuthInfo{user: {Token: user + "-token"}},
 		Contexts:       map[string]*clientcmdapi.Context{"lab": {Cluster: "lab", AuthInfo: user}},
 		CurrentContext: "lab",
-	}, path)
+	}, fresh.Name())
+	if err == nil {
+		err = os.Rename(fresh.Name(), path)
+	}
 	if err != nil {
 		return "", fmt.Errorf("writing the kubeconfig of %s: %w", user, err)
 	}
