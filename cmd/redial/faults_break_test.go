@@ -40,7 +40,7 @@ func (b *faultyBackend) breakIt(e event, pace func(int)) {
 		b.rules(bothFamilies, "-I", "OUTPUT", "-j", "DROP")
 		b.abort()
 	case faultReset:
-		b.endings = append(b.endings, b.ledger.suffer(outage{what: faultReset, tcp: true, spokenOnly: resetIsRetried}))
+		b.endings = append(b.endings, b.ledger.suffer(outage{what: faultReset, tcp: true, spokenOnly: true}))
 		b.mode.resetting.Store(true)
 	case faultSlow:
 		b.mode.slow.Store(true)

@@ -34,10 +34,6 @@ const (
 	faultClients = 8
 )
 
-// resetIsRetried says that a backend which ends a connection before a byte has moved in either direction counts as a dial
-// that failed. It does not yet.
-const resetIsRetried = false
-
 // TestFaults drives faults, at random, against steady clients. As long as one backend works no client may fail, no byte may
 // be lost, and in the end everything has to be as at first. To see a failure again, run its round: FAULTS_SEED says which.
 func TestFaults(t *testing.T) {
