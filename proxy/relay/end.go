@@ -78,7 +78,11 @@ func (e *end) event(events uint32) bool {
 func (e *end) send(b []byte) (int, bool) {
 	e.announce()
 	n, errno := writeRaw(e.fd, b)
-	return e.sent(n, len(b), errno)
+	n, ok := e.sent(n, errno)
+	if n < len(b) {
+		e.room = false
+	}
+	return n, ok
 }
 
 // announce comes before each write. The first one needs no TCP_NODELAY, and many connections have only one.
@@ -90,16 +94,14 @@ func (e *end) announce() {
 	e.written = true
 }
 
-func (e *end) sent(n, of int, errno unix.Errno) (int, bool) {
+// sent accounts for a write; false: the peer is gone.
+func (e *end) sent(n int, errno unix.Errno) (int, bool) {
 	switch {
 	case errno == unix.EAGAIN:
-		n = 0
+		n, e.room = 0, false
 	case errno != 0:
 		e.gone = true
 		return 0, false
-	}
-	if n < of {
-		e.room = false
 	}
 	if n > 0 {
 		e.conn.moved = e.conn.loop.now

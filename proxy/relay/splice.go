@@ -29,13 +29,16 @@ func (h *half) splice() {
 	}
 }
 
-// drainPipe sends what is in the pipe and reports that it is empty.
+// drainPipe sends what is in the pipe and reports that it is empty. Only EAGAIN says that there is no room: a signal, too,
+// ends splice(2) early (splice_to_socket), and then no event would ever tell of room.
 func (h *half) drainPipe() bool {
 	h.dst.announce()
-	n, errno := splice(h.pipe.r, h.dst.fd, h.inPipe)
-	n, ok := h.dst.sent(n, h.inPipe, errno)
-	if h.inPipe -= n; !ok || h.inPipe > 0 {
-		return false
+	for h.inPipe > 0 {
+		n, errno := splice(h.pipe.r, h.dst.fd, h.inPipe)
+		n, ok := h.dst.sent(n, errno)
+		if h.inPipe -= n; !ok || n == 0 {
+			return false
+		}
 	}
 	h.drop()
 	return true

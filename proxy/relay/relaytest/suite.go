@@ -150,6 +150,7 @@ func Run(t *testing.T, new New) {
 		"ProxyProtocol":                     testProxyProtocol,
 		"ProxyProtocolEarlyClose":           testProxyProtocolEarlyClose,
 		"OriginalDestination":               testOriginalDestination,
+		"Signals":                           testSignals,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, new) })
 	}
