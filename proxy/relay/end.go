@@ -67,7 +67,8 @@ func (e *end) event(events uint32) bool {
 		if events&unix.EPOLLERR != 0 || events&unix.EPOLLHUP != 0 && !e.finSent {
 			e.gone = true
 		}
-		if !c.giveAway() {
+		if c.arrived || !c.giveAway() {
+			c.arrived = false
 			c.work()
 		}
 	}

@@ -98,9 +98,9 @@ func (c *conn) giveAway() bool {
 	return true
 }
 
-// adopt takes an established connection in. What is ready makes an event now, as it does whenever a socket is added.
+// adopt takes an established connection in, which is served before it may be given away again. What is ready makes an event now, as it does whenever a socket is added.
 func (lp *tcpLoop) adopt(c *conn) {
-	c.loop = lp
+	c.loop, c.arrived = lp, true
 	c.countIn(c.listener.countersOf(lp))
 	lp.live++
 	defer c.contain()
