@@ -3,7 +3,9 @@ package main
 import (
 	"os"
 	"path/filepath"
+	"runtime"
 	"strconv"
+	"sync"
 
 	"github.com/sirupsen/logrus"
 )
@@ -25,3 +27,12 @@ func (o *options) prepareProcess(root string, log *logrus.Entry) {
 		}
 	}
 }
+
+// loops is how many event loops there should be: one per processor, unless GOMAXPROCS says otherwise. It gives the scheduler
+// three times as many Ps, so that each loop, of TCP and of UDP, may keep one while it waits and there are others for
+// everything else (relay.Config.Loops).
+var loops = sync.OnceValue(func() int {
+	n := runtime.GOMAXPROCS(0)
+	runtime.GOMAXPROCS(3 * n)
+	return n
+})

@@ -147,6 +147,7 @@ func wire(opts *options, log *logrus.Entry, fds int) (*node, error) {
 		UDPTimeout:       opts.udpTimeout,
 		Mark:             n.steer.mark,
 		ListenControl:    n.steer.listen,
+		Loops:            loops(),
 		Log:              log,
 	})
 	if n.nodePorts, err = proxy.ParseNodePortAddresses(opts.nodePortAddresses); err != nil {

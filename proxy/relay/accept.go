@@ -11,10 +11,7 @@ import (
 const acceptBatch = 16
 
 // event is told that there are connections in the accept queue, or that SetOpen has ended listening.
-func (l *Listener) event(uint32) bool {
-	l.accept()
-	return true
-}
+func (l *Listener) event(uint32) { l.accept() }
 
 // resume goes on after the others' turn.
 func (l *Listener) resume() { l.accept() }

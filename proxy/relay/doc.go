@@ -44,12 +44,11 @@
 //	r.Shutdown(ctx)         // stop accepting, wait for the rest until ctx ends, then reset it
 //
 // What makes it cheap, most first (measured): system calls that cannot block are made raw, without telling the scheduler;
-// a loop waits by its epoll descriptor's registration with the runtime's poller (poller.go); a short read is not followed
-// by another, as it has emptied the receive queue (half.go); a socket is registered once, edge-triggered, and gets only
-// the options that it cannot inherit, most of them when it has lasted for a second; nothing is allocated per read, nor
-// per connection once there are records to use again. Tried without gain: waiting in epoll_wait(2) itself for up to a
-// millisecond, leaving out the last ACK of the backend's handshake (TCP_QUICKACK), arming keep-alive only on
-// connections that last.
+// a loop has a thread, and waits in epoll_wait(2) (poller.go); a short read is not followed by another, as it has emptied the
+// receive queue (half.go); a socket is registered once, edge-triggered, and gets only the options that it cannot inherit,
+// most of them when it has lasted for a second; nothing is allocated per read, nor per connection once there are
+// records to use again. Tried without gain: leaving out the last ACK of the backend's
+// handshake (TCP_QUICKACK), arming keep-alive only on connections that last.
 //
 // UDP has no connections, so there are sessions instead: a client address, the address it sent to, and a connected socket
 // towards one backend. It has loops of its own:

@@ -30,7 +30,7 @@ func (c *conn) watch(e *end) error {
 }
 
 // event is told of a socket of a connection.
-func (e *end) event(events uint32) bool {
+func (e *end) event(events uint32) {
 	c := e.conn
 	defer c.contain()
 	if events&unix.EPOLLOUT != 0 {
@@ -72,7 +72,6 @@ func (e *end) event(events uint32) bool {
 			c.work()
 		}
 	}
-	return true
 }
 
 // send writes what fits into the send buffer; false: the peer is gone.

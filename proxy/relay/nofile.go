@@ -11,8 +11,8 @@ import (
 // the API client.
 const reservedFDs = 64
 
-// fdsPerProcessor are those of its event loops, an epoll descriptor and a bell each for TCP and UDP.
-const fdsPerProcessor = 4
+// fdsPerLoop are an epoll descriptor and a bell each for TCP and UDP.
+const fdsPerLoop = 4
 
 // RaiseNoFile raises the process's soft limit of open file descriptors to its hard limit and returns it. The Go runtime
 // does so too, but lowers it again for the children it starts and gives no error.

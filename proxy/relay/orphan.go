@@ -44,13 +44,12 @@ func (c *conn) loseRival() {
 }
 
 // event is told that it has answered after all, or refused.
-func (o *orphan) event(events uint32) bool {
+func (o *orphan) event(events uint32) {
 	if err := dialError(o.fd, events); err != nil && !hadConnected(err) {
 		o.end(err)
 	} else {
 		o.end(context.Canceled)
 	}
-	return true
 }
 
 // alarm tells that it has not.

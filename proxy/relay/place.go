@@ -14,31 +14,27 @@ import (
 // as those that are busy for long may all have come in while it had nothing to do.
 //
 // Not done: a socket per loop and listener (SO_REUSEPORT), which costs descriptors and memory for each of 30,000 listeners
-// and loses what is in one queue when it is closed; one socket in every loop's epoll set, since EPOLLEXCLUSIVE wakes all of
-// them if they wait in the runtime's poller rather than in epoll_wait(2) (ep_poll_callback).
+// and loses what is in one queue when it is closed; one socket in every loop's epoll set (EPOLLEXCLUSIVE), since then
+// loops wake for each other's connections.
 
-// load tells a loop that is overloaded from one that does not get a processor.
+// load tells a loop that has more to do than it can from one that rests at times or does not get a processor.
 type load struct {
 	at     time.Duration // when the present period began
 	cpu    time.Duration // of the thread, then
-	heavy  bool          // the last period had no rest and was spent on the processor
+	heavy  bool          // the last period was spent on the processor
 	gaveAt time.Duration // when it last gave an established connection away
 }
 
-// overloaded looks at periods of relay.restless without a rest: if the thread was running for most of one, there is more
-// to do than it can. (Should the loop have changed threads, one period is judged wrongly.)
+// overloaded looks at periods of relay.restless: if the thread, which is the loop's own, was running for nearly all of one,
+// another processor would help. Where threads compete for processors it never is, and none would.
 func (lp *tcpLoop) overloaded() bool {
 	l, period := &lp.load, lp.relay.restless
-	switch {
-	case period == 0:
+	if period == 0 {
 		return true
-	case lp.now-lp.busySince < period:
-		return false
-	case l.at < lp.busySince:
-		l.at, l.cpu, l.heavy = lp.now, threadTime(), false
-	case lp.now-l.at >= period:
+	}
+	if past := lp.now - l.at; past >= period {
 		cpu := threadTime()
-		l.heavy = cpu-l.cpu > (lp.now-l.at)*3/4
+		l.heavy = past < 2*period && cpu-l.cpu > past*9/10 // what is longer ago may be one rest
 		l.at, l.cpu = lp.now, cpu
 	}
 	return l.heavy

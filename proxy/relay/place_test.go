@@ -45,13 +45,13 @@ func TestOverloaded(t *testing.T) {
 		lp.load.cpu = threadTime() - cpu
 		return lp.overloaded()
 	}
-	lp.now, lp.busySince = time.Second, time.Second
+	lp.now = time.Second
+	assert.False(t, busy(0, period), "nothing is known of the time before")
 	assert.False(t, busy(period/2, period), "not for long")
-	assert.False(t, busy(period, period), "the first period begins")
 	assert.False(t, busy(period, period/2), "it got half a processor")
 	assert.True(t, busy(period, period), "a whole one")
 	assert.True(t, busy(period/10, 0), "until the next is over")
-	lp.busySince = lp.now
-	assert.False(t, busy(period/10, period), "it has rested")
-	assert.False(t, busy(period, period), "and that counts from then on")
+	assert.False(t, busy(period, period/2), "it has rested")
+	assert.True(t, busy(period, period), "a whole one again")
+	assert.False(t, busy(10*period, 10*period), "too long ago")
 }

@@ -2,9 +2,9 @@ package relay
 
 import (
 	"fmt"
-	"os"
+	"runtime"
 	"sync"
-	"syscall"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -15,16 +15,18 @@ const eventSize = 128 // events per epoll_wait(2)
 // poller is what an event loop waits with: an epoll descriptor, the sockets in it, and a queue of requests from other
 // goroutines. All but do belongs to the loop's goroutine.
 //
-// It waits without holding a thread: the epoll descriptor is itself registered with the Go runtime's poller, edge-triggered.
-// So a loop may wait only after it has taken every event there was.
+// It waits in epoll_wait(2), on a thread of its own. The Go scheduler lends a processor (P) to whoever makes a system call,
+// and takes it away after 20 microseconds if all are in use, which costs several thread switches for each wait; as long as
+// one is idle, only after 10 milliseconds (runtime.retake). So a process with loops should have more Ps than loops
+// ([Config.Loops]). Waiting with the runtime's own poller instead, by way of the epoll descriptor, takes four system calls for
+// each wait and moves the loop from thread to thread.
 type poller struct {
-	file   *os.File // the epoll descriptor
-	raw    syscall.RawConn
-	epoll  int
-	bell   int // an eventfd: the queue is not empty
-	events [eventSize]unix.EpollEvent
-	slots  []slot
-	free   []int32
+	epoll   int
+	bell    int // an eventfd: the queue is not empty
+	events  [eventSize]unix.EpollEvent
+	slots   []slot
+	free    []int32
+	yielded time.Duration // when yield last did
 
 	mu      sync.Mutex // guards what follows
 	queue   []func()
@@ -33,8 +35,8 @@ type poller struct {
 
 // source is a socket in a poller.
 type source interface {
-	// event is told what epoll knows of the socket. It returns false to be asked again before the loop waits.
-	event(events uint32) (done bool)
+	// event is told what epoll knows of the socket.
+	event(events uint32)
 }
 
 // slot is what an epoll event refers to. An event of a socket that was closed earlier in the same turn carries an old
@@ -56,14 +58,7 @@ func (p *poller) init() error {
 		unix.Close(p.epoll)
 		return fmt.Errorf("event loop: %w", err)
 	}
-	if err = unix.SetNonblock(p.epoll, true); err == nil { // what makes os.File use the runtime's poller
-		err = unix.EpollCtl(p.epoll, unix.EPOLL_CTL_ADD, p.bell, &unix.EpollEvent{Events: unix.EPOLLIN, Fd: bellSlot})
-	}
-	if err == nil {
-		p.file = os.NewFile(uintptr(p.epoll), "epoll")
-		p.raw, err = p.file.SyscallConn()
-	}
-	if err != nil {
+	if err = unix.EpollCtl(p.epoll, unix.EPOLL_CTL_ADD, p.bell, &unix.EpollEvent{Events: unix.EPOLLIN, Fd: bellSlot}); err != nil {
 		unix.Close(p.bell)
 		unix.Close(p.epoll)
 		return fmt.Errorf("event loop: %w", err)
@@ -77,16 +72,40 @@ func (p *poller) close(run func(func())) {
 	p.stopped = true
 	p.mu.Unlock()
 	p.answerBell(run)
-	p.file.Close()
+	unix.Close(p.epoll)
 	unix.Close(p.bell)
 }
 
-// poll takes the events there are, without waiting, by a raw system call. unix.EpollWait would announce it to the
-// scheduler; if all processors were idle until this moment, that wakes the runtime's monitor thread (sysmon), which finds
-// nothing to do and goes back to sleep: two futex calls and a change of threads for each datagram of a lone client.
+// poll takes the events there are, without waiting.
 func (p *poller) poll() (int, unix.Errno) {
 	n, _, errno := unix.RawSyscall6(unix.SYS_EPOLL_PWAIT, uintptr(p.epoll), uintptr(unsafe.Pointer(&p.events[0])), eventSize, 0, 0, 0)
-	return int(n), errno
+	return max(int(n), 0), errno
+}
+
+// wait waits for events until the time at, on a clock that shows now; 0: for ever.
+func (p *poller) wait(now, at time.Duration) (int, unix.Errno) {
+	timeout := -1
+	if at > 0 {
+		timeout = int(max(at-now+time.Millisecond-1, 0) / time.Millisecond)
+	}
+	n, err := unix.EpollWait(p.epoll, p.events[:], timeout)
+	if err != nil {
+		errno, _ := err.(unix.Errno)
+		return 0, errno
+	}
+	return n, 0
+}
+
+// yieldEvery is a little less than what a goroutine may run for before the runtime's monitor thread interrupts it
+// (forcePreemptNS), which it does again every 20 microseconds from then on, whenever the loop waits.
+const yieldEvery = 8 * time.Millisecond
+
+// yield lets the scheduler know now and then that the goroutine is not running away.
+func (p *poller) yield(now time.Duration) {
+	if now-p.yielded >= yieldEvery {
+		p.yielded = now
+		runtime.Gosched()
+	}
 }
 
 // register adds a socket and returns its slot.

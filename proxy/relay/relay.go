@@ -63,11 +63,15 @@ type Config struct {
 	// ListenControl prepares listening sockets before they are bound to addr, beyond what the relay does itself. An error
 	// is one of listening. Nil: there is nothing to do.
 	ListenControl func(fd int, addr netip.AddrPort) error
+	// Loops is how many event loops there are for TCP, and as many for UDP where it is served; each has a thread. A loop that
+	// waits keeps one of the scheduler's processors (GOMAXPROCS) for a while: there should be more of those than loops.
+	// 0: GOMAXPROCS.
+	Loops int
 	// MaxFDs is how many file descriptors there may be. A quarter, and not more than three quarters of the kernel's
 	// ephemeral ports, is for UDP sessions, one each; listeners and TCP connections share the rest, two each, listeners at
 	// most half of it. So a flood of one protocol does not starve the other. At the limit new connections wait in the
 	// kernel's accept queue, and a new session ends the one that has been idle for longest. 0: the process's limit less
-	// 64 and 4 per processor for everything else.
+	// 64 and 4 per loop for everything else.
 	MaxFDs int
 	// UDPTimeout ends a UDP session that has been idle, in both directions, for so long. 0: 60s, long enough for a slow
 	// answer and for a sender of statistics that is silent between intervals.
@@ -92,8 +96,11 @@ func (c Config) withDefaults() Config {
 			*d.field = d.value
 		}
 	}
+	if c.Loops == 0 {
+		c.Loops = runtime.GOMAXPROCS(0)
+	}
 	if c.MaxFDs == 0 {
-		c.MaxFDs = max(noFileLimit()-reservedFDs-fdsPerProcessor*runtime.GOMAXPROCS(0), 2*fdsPerConnection)
+		c.MaxFDs = max(noFileLimit()-reservedFDs-fdsPerLoop*c.Loops, 2*fdsPerConnection)
 	}
 	if c.Log == nil {
 		silent := logrus.New()
@@ -182,7 +189,7 @@ func (r *Relay) Shutdown(ctx context.Context) (cut int) {
 	return cut
 }
 
-// tcpLoop returns the event loop for the next TCP listener, and how many there are: one per processor, which begin with the
+// tcpLoop returns the event loop for the next TCP listener, and how many there are, which begin with the
 // first listener.
 func (r *Relay) tcpLoop() (*tcpLoop, int, error) {
 	r.mu.Lock()
@@ -191,7 +198,7 @@ func (r *Relay) tcpLoop() (*tcpLoop, int, error) {
 		return nil, 0, ErrShutdown
 	}
 	if r.tcpLoops == nil {
-		for i := range runtime.GOMAXPROCS(0) {
+		for i := range r.cfg.Loops {
 			lp, err := newTCPLoop(r, i)
 			if err != nil {
 				for _, lp := range r.tcpLoops {
@@ -211,15 +218,14 @@ func (r *Relay) tcpLoop() (*tcpLoop, int, error) {
 	return r.tcpLoops[r.nextTCPLoop%len(r.tcpLoops)], len(r.tcpLoops), nil
 }
 
-// udpLoop returns the event loop for the next UDP listener. They are one per processor, and begin with the first
-// listener.
+// udpLoop returns the event loop for the next UDP listener. They begin with the first ones.
 func (r *Relay) udpLoop() (*udpLoop, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.closed {
 		return nil, ErrShutdown
 	}
-	if len(r.loops) < runtime.GOMAXPROCS(0) {
+	if len(r.loops) < r.cfg.Loops {
 		lp, err := newUDPLoop(r)
 		if err != nil {
 			return nil, err

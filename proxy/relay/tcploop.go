@@ -2,8 +2,7 @@ package relay
 
 import (
 	"context"
-	"errors"
-	"os"
+	"runtime"
 	"runtime/debug"
 	"sync/atomic"
 	"time"
@@ -27,7 +26,6 @@ type tcpLoop struct {
 	index    int           // of this one
 	now      time.Duration // of this turn, on the relay's clock
 	wheel    wheel
-	armed    time.Duration // when the wait ends at the latest; 0: not set
 	more     []resumer
 	resumed  []resumer // the previous turn's, to use its memory again
 	spare    []*conn   // records to use again
@@ -42,9 +40,8 @@ type tcpLoop struct {
 	draining bool          // no connection may be given to another loop any more
 	idle     chan struct{} // closed when draining and without connections; nil: nobody waits
 
-	busySince time.Duration // when it last rested
-	load      load
-	resting   atomic.Bool // waiting for events; read, and cleared, by other loops
+	load    load
+	resting atomic.Bool // waiting for events; read, and cleared, by other loops
 
 	buf [bufferSize]byte
 }
@@ -60,14 +57,11 @@ func newTCPLoop(r *Relay, index int) (*tcpLoop, error) {
 // run is the goroutine of the loop. The Relay owns it and ends it by stop.
 func (lp *tcpLoop) run() {
 	defer close(lp.ended)
+	runtime.LockOSThread()
+	lp.now = lp.relay.clock()
 	for !lp.done {
-		switch err := lp.raw.Read(lp.turns); {
-		case err == nil:
-		case errors.Is(err, os.ErrDeadlineExceeded):
-			lp.armed = 0
-			lp.file.SetReadDeadline(time.Time{})
-		default:
-			lp.relay.cfg.Log.WithError(err).Error("event loop failed, its connections are cut")
+		if errno := lp.turn(); errno != 0 && errno != unix.EINTR {
+			lp.relay.cfg.Log.WithError(errno).Error("event loop failed, its connections are cut")
 			lp.done = true
 		}
 	}
@@ -76,37 +70,31 @@ func (lp *tcpLoop) run() {
 	lp.pipes.close(lp.relay)
 }
 
-// turns handles events until there are none. false: wait for more; true: the loop is to end.
-func (lp *tcpLoop) turns(uintptr) bool {
-	lp.resting.Store(false)
+// turn waits for events, unless there is more to do, and handles them.
+func (lp *tcpLoop) turn() unix.Errno {
+	n, errno := lp.next()
 	lp.now = lp.relay.clock()
-	lp.busySince = lp.now
-	for {
-		n, errno := lp.poll()
-		if errno != 0 && errno != unix.EINTR {
-			lp.relay.cfg.Log.WithError(errno).Error("event loop failed, its connections are cut")
-			lp.done = true
-			return true
-		}
-		lp.now = lp.relay.clock()
-		for i := range max(n, 0) {
-			lp.handle(&lp.events[i])
-		}
-		lp.resume()
-		lp.expire()
-		lp.bury()
-		if lp.done {
-			return true
-		}
-		if errno == 0 && n < len(lp.events) && len(lp.more) == 0 {
-			if lp.live == 0 && len(lp.pipes.spare) > 0 {
-				lp.pipes.close(lp.relay) // when it is quiet nothing is held
-			}
-			lp.arm()
-			lp.resting.Store(true)
-			return false
-		}
+	for i := range n {
+		lp.handle(&lp.events[i])
 	}
+	lp.resume()
+	lp.expire()
+	lp.bury()
+	lp.yield(lp.now)
+	return errno
+}
+
+func (lp *tcpLoop) next() (int, unix.Errno) {
+	if len(lp.more) > 0 {
+		return lp.poll()
+	}
+	if lp.live == 0 && len(lp.pipes.spare) > 0 {
+		lp.pipes.close(lp.relay) // when it is quiet nothing is held
+	}
+	lp.resting.Store(true)
+	n, errno := lp.wait(lp.relay.clock(), lp.wheel.wake())
+	lp.resting.Store(false)
+	return n, errno
 }
 
 func (lp *tcpLoop) handle(e *unix.EpollEvent) {
@@ -131,17 +119,6 @@ func (lp *tcpLoop) expire() {
 	for t := lp.wheel.expired(lp.now); t != nil; t = lp.wheel.expired(lp.now) {
 		t.owner.alarm()
 	}
-}
-
-// arm makes the wait end when the first timer is due. An end that is earlier than needed stays: to set it costs more than
-// to wake for nothing now and then, since nearly all timers are unset again before they are due.
-func (lp *tcpLoop) arm() {
-	at, ok := lp.wheel.wake()
-	if !ok || lp.armed != 0 && lp.armed <= at {
-		return
-	}
-	lp.armed = at
-	lp.file.SetReadDeadline(lp.relay.born.Add(at))
 }
 
 // bury gives the records of ended connections back.

@@ -1,8 +1,7 @@
 package relay
 
 import (
-	"errors"
-	"os"
+	"runtime"
 	"runtime/debug"
 	"time"
 
@@ -43,19 +42,12 @@ func newUDPLoop(r *Relay) (*udpLoop, error) {
 // run is the goroutine of the loop. The Relay owns it and ends it by stop.
 func (lp *udpLoop) run() {
 	defer close(lp.ended)
+	runtime.LockOSThread()
+	lp.now = time.Now()
 	for !lp.done {
-		if lp.tickAt.IsZero() && lp.live > 0 {
-			lp.tickAt = time.Now().Add(lp.tick())
-			lp.file.SetReadDeadline(lp.tickAt)
-		}
-		if err := lp.raw.Read(lp.turns); err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
-			lp.relay.cfg.Log.WithError(err).Error("event loop failed, UDP is not relayed any more")
+		if errno := lp.turn(); errno != 0 && errno != unix.EINTR {
+			lp.relay.cfg.Log.WithError(errno).Error("event loop failed, UDP is not relayed any more")
 			break
-		}
-		if lp.now = time.Now(); lp.tickIsDue() {
-			lp.tickAt = time.Time{}
-			lp.file.SetReadDeadline(time.Time{})
-			lp.expire()
 		}
 	}
 	lp.close(lp.call)
@@ -65,43 +57,36 @@ func (lp *udpLoop) run() {
 	}
 }
 
-// turns handles events until there are none. false: wait for more; true: look at the clock or the end first.
-func (lp *udpLoop) turns(uintptr) bool {
-	for {
-		n, errno := lp.poll()
-		if errno == unix.EINTR {
-			continue
+// turn waits for events and handles them. What a socket has left unread is announced again at once.
+func (lp *udpLoop) turn() unix.Errno {
+	var tick time.Duration
+	if lp.live > 0 {
+		if lp.tickAt.IsZero() {
+			lp.tickAt = lp.now.Add(lp.tick())
 		}
-		if errno != 0 || n == 0 {
-			return errno != 0
-		}
-		lp.now = time.Now()
-		drained := n < len(lp.events)
-		for i := range n {
-			if !lp.handle(&lp.events[i]) {
-				drained = false
-			}
-		}
-		lp.flush()
-		if lp.done || lp.tickIsDue() || lp.tickAt.IsZero() && lp.live > 0 {
-			return true
-		}
-		// What arrives from now on wakes the poller. What was left unread does not: it has been announced already.
-		if drained {
-			return false
-		}
+		tick = max(lp.tickAt.Sub(lp.relay.born), 1)
 	}
+	n, errno := lp.wait(lp.relay.clock(), tick)
+	lp.now = time.Now()
+	for i := range n {
+		lp.handle(&lp.events[i])
+	}
+	lp.flush()
+	if !lp.tickAt.IsZero() && !lp.now.Before(lp.tickAt) {
+		lp.tickAt = time.Time{}
+		lp.expire()
+	}
+	lp.yield(lp.now.Sub(lp.relay.born))
+	return errno
 }
 
-// handle serves one event and reports whether its socket was read to the end.
-func (lp *udpLoop) handle(e *unix.EpollEvent) (drained bool) {
+func (lp *udpLoop) handle(e *unix.EpollEvent) {
 	defer lp.contain()
 	if e.Fd == bellSlot {
 		lp.answerBell(lp.call)
-		return true
+	} else if s := lp.sourceOf(e); s != nil {
+		s.event(e.Events)
 	}
-	s := lp.sourceOf(e)
-	return s == nil || s.event(e.Events)
 }
 
 // contain, when deferred, keeps one datagram's or session's fault from ending the loop.
@@ -142,9 +127,6 @@ func (lp *udpLoop) call(f func()) {
 func (lp *udpLoop) stop() {
 	lp.do(func() { lp.done = true })
 }
-
-// tickIsDue is asked also while there is no end of events, when nobody waits and no deadline passes.
-func (lp *udpLoop) tickIsDue() bool { return !lp.tickAt.IsZero() && !lp.now.Before(lp.tickAt) }
 
 // tick is how often idle sessions are looked for.
 func (lp *udpLoop) tick() time.Duration {

@@ -46,12 +46,11 @@ type udpSession struct {
 }
 
 // event takes one batch from clients.
-func (l *UDPListener) event(uint32) (drained bool) {
+func (l *UDPListener) event(uint32) {
 	in := l.loop.in
 	n, errno := in.recv(l.fd, 0, batchSize, true)
-	if errno != 0 {
-		// An error that belongs to the socket is an ICMP message about a reply: that client is gone. It has been taken.
-		return errno == unix.EAGAIN
+	if errno != 0 { // if it belongs to the socket, it is an ICMP message about a reply: that client is gone
+		return
 	}
 	for i := range n {
 		key, drops, ok := in.from(i)
@@ -68,7 +67,6 @@ func (l *UDPListener) event(uint32) (drained bool) {
 		l.stats.bytesIn.Add(uint64(len(data)))
 		l.deliver(key, &in.names[i], data)
 	}
-	return n < batchSize
 }
 
 // deliver sends a datagram to the backend of its client, which is chosen now if there is none.
@@ -201,22 +199,22 @@ func (s *udpSession) sendAgain(data []byte) (errno unix.Errno) {
 }
 
 // event takes a few replies and queues them for the client.
-func (s *udpSession) event(uint32) (drained bool) {
+func (s *udpSession) event(uint32) {
 	l, loop := s.listener, s.listener.loop
 	first := loop.reserve(l, replySize)
 	n, errno := loop.out.recv(s.fd, first, replySize, false)
 	switch {
 	case errno == 0:
 	case errno == unix.EAGAIN:
-		return true
+		return
 	case refused(errno):
 		s.refusedLater(errno)
-		return false
+		return
 	case errno == unix.EMSGSIZE || errno == unix.EPROTO || errno == unix.ENOPROTOOPT:
-		return false // ICMP about one datagram; the path's MTU has been learnt
+		return // ICMP about one datagram; the path's MTU has been learnt
 	default:
 		s.close()
-		return true
+		return
 	}
 	s.used, s.waiting = loop.now, false
 	l.sessions.Get(s.key) // which makes it the youngest
@@ -231,7 +229,6 @@ func (s *udpSession) event(uint32) (drained bool) {
 		l.stats.bytesOut.Add(uint64(size))
 	}
 	loop.queued += n
-	return n < replySize
 }
 
 // close ends the session.

@@ -96,10 +96,13 @@ func (w *wheel) next() (at int64, level int, ok bool) {
 	return at, level, ok
 }
 
-// wake returns when expired should be asked again; false if no timer is set.
-func (w *wheel) wake() (time.Duration, bool) {
+// wake returns when expired should be asked again; 0 if no timer is set.
+func (w *wheel) wake() time.Duration {
 	at, _, ok := w.next()
-	return time.Duration(at) * tick, ok
+	if !ok {
+		return 0
+	}
+	return max(time.Duration(at)*tick, 1)
 }
 
 // expired returns a timer that is due by now, no longer set, or nil if there is none left.

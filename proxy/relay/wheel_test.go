@@ -40,10 +40,10 @@ func TestWheelIsAList(t *testing.T) {
 					require.Greater(t, at, now.Truncate(tick), "due and not fired")
 				}
 			}
-			at, ok := w.wake()
-			require.Equal(t, len(due) > 0, ok)
+			at := w.wake()
+			require.Equal(t, len(due) > 0, at > 0)
 			for _, d := range due {
-				require.LessOrEqual(t, at, max(d, now), "woken too late")
+				require.LessOrEqual(t, at, max(d, now, 1), "woken too late")
 			}
 		}
 	}
