@@ -34,7 +34,7 @@ func (lp *tcpLoop) overloaded() bool {
 	}
 	if past := lp.now - l.at; past >= period {
 		cpu := threadTime()
-		l.heavy = past < 2*period && cpu-l.cpu > past*9/10 // what is longer ago may be one rest
+		l.heavy = past < 2*period && cpu-l.cpu > past*31/32 // what is longer ago may be one rest
 		l.at, l.cpu = lp.now, cpu
 	}
 	return l.heavy
