@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -19,9 +18,9 @@ import (
 
 // dataOptions are the flags of redial-bench data.
 type dataOptions struct {
-	rounds, seconds      int
-	loads, systems       []string
-	redial, before, json string
+	options
+	loads  []string
+	before string
 }
 
 // dataLoads are what is measured, by name, as arguments of data-load.
@@ -39,36 +38,17 @@ var dataLoads = []struct{ name, args string }{
 }
 
 func dataCommand() *cobra.Command {
-	o := dataOptions{rounds: 5, seconds: 2, redial: besideUs("redial")}
-	inside := false
-	cmd := &cobra.Command{
+	o := &dataOptions{options: defaultOptions()}
+	cmd := o.command(&cobra.Command{
 		Use:   "data",
 		Short: "Measure TCP: short connections, round trips, streams and idle connections",
 		Long: `Serves one TCP backend by kernel DNAT, by nginx stream, by HAProxy and by redial, in network namespaces
 that are made for it, and measures them in turn under each load. "redial, no rules" is addressed
 directly, as nginx and HAProxy are; "redial" by way of its REDIRECT rules, as by its clients.`,
-		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if o.rounds < 1 || o.seconds < 1 {
-				return errors.New("--rounds and --seconds must be at least 1")
-			}
-			if !inside {
-				return isolated(cmd.Context())
-			}
-			return benchData(cmd.Context(), cmd.OutOrStdout(), o)
-		},
-	}
+	}, func() error { return nil }, func(ctx context.Context, out io.Writer, n *network) error { return benchData(ctx, out, n, o) })
 	f := cmd.Flags()
-	f.SortFlags = false
-	f.IntVar(&o.rounds, "rounds", o.rounds, "how often each system is measured, in turn")
-	f.IntVar(&o.seconds, "seconds", o.seconds, "how long each measurement takes")
 	f.StringSliceVar(&o.loads, "loads", o.loads, "only loads whose names contain one of these")
-	f.StringSliceVar(&o.systems, "systems", o.systems, "only systems whose names contain one of these")
-	f.StringVar(&o.redial, "redial", o.redial, "the redial program")
 	f.StringVar(&o.before, "before", o.before, "another redial program, measured as well")
-	f.StringVar(&o.json, "json", o.json, "file for all measurements as JSON")
-	f.BoolVar(&inside, "inside", false, "already in the namespaces")
-	f.MarkHidden("inside")
 	return cmd
 }
 
@@ -79,12 +59,7 @@ type dataSeries struct {
 	Samples []*dataSample `json:"samples"`
 }
 
-func benchData(ctx context.Context, out io.Writer, o dataOptions) error {
-	raiseFileLimit()
-	n, err := newNetwork()
-	if err != nil {
-		return fmt.Errorf("making the network: %w", err)
-	}
+func benchData(ctx context.Context, out io.Writer, n *network, o *dataOptions) error {
 	for _, h := range []interface{ Do(func() error) error }{n.node, n.client} {
 		if err := h.Do(reusePorts); err != nil {
 			return err
@@ -98,7 +73,7 @@ func benchData(ctx context.Context, out io.Writer, o dataOptions) error {
 		return err
 	}
 	environment := environmentOf(all)
-	all = slices.DeleteFunc(all, func(s *system) bool { return s.absent != "" || !among(o.systems, s.name) })
+	all = o.present(all)
 	for _, s := range all {
 		if err := s.await(ctx, n, probeTCP); err != nil {
 			return err
@@ -117,7 +92,7 @@ func benchData(ctx context.Context, out io.Writer, o dataOptions) error {
 		for round := range o.rounds {
 			progress("%s: round %d of %d", load.name, round+1, o.rounds)
 			for i, s := range all {
-				sample, err := s.measureData(ctx, n, strings.Fields(load.args), o.seconds)
+				sample, err := s.measureData(ctx, n, strings.Fields(load.args), o.duration())
 				if err != nil {
 					return err
 				}
@@ -127,19 +102,7 @@ func benchData(ctx context.Context, out io.Writer, o dataOptions) error {
 		fmt.Fprintf(out, "\n%s\n\n%s", load.name, dataTable(series[first:]))
 	}
 	fmt.Fprintf(out, "\n%s", environment)
-	if o.json != "" {
-		b, err := json.MarshalIndent(map[string]any{"environment": environment, "series": series}, "", "  ")
-		if err != nil {
-			return err
-		}
-		return os.WriteFile(o.json, append(b, '\n'), 0o644)
-	}
-	return nil
-}
-
-// among reports that name contains one of the parts, or that there are none.
-func among(parts []string, name string) bool {
-	return len(parts) == 0 || slices.ContainsFunc(parts, func(p string) bool { return strings.Contains(name, p) })
+	return o.write(map[string]any{"environment": environment, "series": series})
 }
 
 // reusePorts lets connections be made at any rate: each leaves its port in TIME_WAIT for a minute.
@@ -164,7 +127,7 @@ func probeTCP(address string) error {
 	return err
 }
 
-func (s *system) measureData(ctx context.Context, n *network, load []string, seconds int) (*dataSample, error) {
+func (s *system) measureData(ctx context.Context, n *network, load []string, duration time.Duration) (*dataSample, error) {
 	if slices.Contains(load, "--idle") && s.command != nil { // what the loads before have left is not the connections'
 		s.stop()
 		if err := s.await(ctx, n, probeTCP); err != nil {
@@ -175,9 +138,9 @@ func (s *system) measureData(ctx context.Context, n *network, load []string, sec
 	if err != nil {
 		return nil, err
 	}
-	args := append([]string{"data-load", s.address, "--for", fmt.Sprintf("%ds", seconds)}, load...)
+	args := append([]string{"data-load", s.address, "--for", duration.String()}, load...)
 	if len(pids) > 0 {
-		args = append(args, "--pids", strings.Trim(strings.ReplaceAll(fmt.Sprint(pids), " ", ","), "[]"))
+		args = append(args, "--pids", pidList(pids))
 	}
 	before, err := footprintOf(pids)
 	if err != nil {
@@ -199,7 +162,7 @@ func (s *system) measureData(ctx context.Context, n *network, load []string, sec
 }
 
 // dataSystems are those to compare, in the order of measuring.
-func dataSystems(n *network, o dataOptions) ([]*system, error) {
+func dataSystems(n *network, o *dataOptions) ([]*system, error) {
 	all, err := systems(n, o.redial, "tcp")
 	if err != nil {
 		return nil, err

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"os/exec"
 	"slices"
 	"time"
@@ -17,17 +16,17 @@ import (
 
 // failoverOptions are the flags of redial-bench failover.
 type failoverOptions struct {
-	rounds, seconds      int
-	rate, tenRate, wave  int
-	warm, patience       time.Duration
-	faults, systems      []string
-	redial, before, json string
+	options
+	rate, tenRate, wave int
+	warm, patience      time.Duration
+	faults              []string
+	before              string
 }
 
 func failoverCommand() *cobra.Command {
-	o := &failoverOptions{rounds: 3, seconds: 4, rate: 500, tenRate: 2000, wave: 1000, warm: time.Second, patience: 10 * time.Second, redial: besideUs("redial")}
-	inside := false
-	cmd := &cobra.Command{
+	o := &failoverOptions{options: defaultOptions(), rate: 500, tenRate: 2000, wave: 1000, warm: time.Second, patience: 10 * time.Second}
+	o.rounds, o.seconds = 3, 4
+	cmd := o.command(&cobra.Command{
 		Use:   "failover",
 		Short: "Measure what clients notice of backends that fail",
 		Long: `Serves TCP backends by kernel DNAT, by HAProxy, by nginx stream and by redial, in network namespaces
@@ -39,33 +38,15 @@ Every answer is compared with its request. Latencies are from the time at which 
 so that a stall is seen in full, and only of clients that were answered. "Tuned" are connect timeouts
 of 250 ms, and for HAProxy health checks (each second, and by what it sees) and an immediate change of
 server. The run fails if redial lost a client that could have been saved.`,
-		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := o.validate(); err != nil {
-				return err
-			}
-			if !inside {
-				return isolated(cmd.Context())
-			}
-			return benchFailover(cmd.Context(), cmd.OutOrStdout(), o)
-		},
-	}
+	}, o.validate, func(ctx context.Context, out io.Writer, n *network) error { return benchFailover(ctx, out, n, o) })
 	f := cmd.Flags()
-	f.SortFlags = false
-	f.IntVar(&o.rounds, "rounds", o.rounds, "how often each system is measured, in turn")
-	f.IntVar(&o.seconds, "seconds", o.seconds, "how long clients are begun for in each measurement")
 	f.IntVar(&o.rate, "rate", o.rate, "clients per second over three backends")
 	f.IntVar(&o.tenRate, "ten-rate", o.tenRate, "clients per second over ten backends")
 	f.IntVar(&o.wave, "wave", o.wave, "clients that come all at once")
 	f.DurationVar(&o.warm, "warm", o.warm, "how long clients are begun for before those that are counted")
 	f.DurationVar(&o.patience, "patience", o.patience, "how long a client waits for its answer")
 	f.StringSliceVar(&o.faults, "faults", o.faults, "only faults whose names, with that of their backends, contain one of these; always \""+allWell+"\" of the same backends")
-	f.StringSliceVar(&o.systems, "systems", o.systems, "only systems whose names contain one of these")
-	f.StringVar(&o.redial, "redial", o.redial, "the redial program")
 	f.StringVar(&o.before, "before", o.before, "another redial program, measured as well")
-	f.StringVar(&o.json, "json", o.json, "file for all measurements as JSON")
-	f.BoolVar(&inside, "inside", false, "already in the namespaces")
-	f.MarkHidden("inside")
 	return cmd
 }
 
@@ -73,7 +54,7 @@ func (o *failoverOptions) validate() error {
 	for _, f := range []struct {
 		name          string
 		value, atMost int
-	}{{"rounds", o.rounds, 1000}, {"seconds", o.seconds, 3600}, {"rate", o.rate, 20_000}, {"ten-rate", o.tenRate, 20_000}, {"wave", o.wave, 20_000}} {
+	}{{"rate", o.rate, 20_000}, {"ten-rate", o.tenRate, 20_000}, {"wave", o.wave, 20_000}} {
 		if f.value < 1 || f.value > f.atMost {
 			return fmt.Errorf("--%s %d: want 1 to %d", f.name, f.value, f.atMost)
 		}
@@ -87,12 +68,7 @@ func (o *failoverOptions) validate() error {
 	return nil
 }
 
-func benchFailover(ctx context.Context, out io.Writer, o *failoverOptions) error {
-	raiseFileLimit()
-	n, err := newNetwork()
-	if err != nil {
-		return fmt.Errorf("making the network: %w", err)
-	}
+func benchFailover(ctx context.Context, out io.Writer, n *network, o *failoverOptions) error {
 	for _, h := range []interface{ Do(func() error) error }{n.node, n.client} {
 		if err := h.Do(reusePorts); err != nil {
 			return err
@@ -121,7 +97,7 @@ func benchFailover(ctx context.Context, out io.Writer, o *failoverOptions) error
 			report.Environment = environmentOf(all)
 			fmt.Fprint(out, report.heading())
 		}
-		all = slices.DeleteFunc(all, func(s *system) bool { return s.absent != "" || !among(o.systems, s.name) })
+		all = o.present(all)
 		if err := report.measure(ctx, p, sc, faults, all, o); err != nil {
 			return err
 		}
@@ -132,14 +108,8 @@ func benchFailover(ctx context.Context, out io.Writer, o *failoverOptions) error
 			return err
 		}
 	}
-	if o.json != "" {
-		b, err := json.MarshalIndent(report, "", "  ")
-		if err != nil {
-			return err
-		}
-		if err := os.WriteFile(o.json, append(b, '\n'), 0o644); err != nil {
-			return err
-		}
+	if err := o.write(report); err != nil {
+		return err
 	}
 	return report.verdict()
 }
@@ -178,7 +148,7 @@ func (s *system) measureFailover(ctx context.Context, p *pods, sc scene, f fault
 			return nil, err
 		}
 	}
-	duration := time.Duration(o.seconds) * time.Second
+	duration := o.duration()
 	args := []string{"failover-load", s.address, "--patience", o.patience.String(), "--for", duration.String(), "--warm", o.warm.String()}
 	switch {
 	case sc.wave:

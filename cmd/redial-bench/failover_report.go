@@ -11,7 +11,7 @@ import (
 type failoverReport struct {
 	Environment environment       `json:"environment"`
 	Rounds      int               `json:"rounds"`
-	Seconds     int               `json:"seconds"`  // of one measurement
+	Seconds     float64           `json:"seconds"`  // of one measurement
 	Rate        int               `json:"rate"`     // clients per second over three backends
 	TenRate     int               `json:"tenRate"`  // and over ten
 	Wave        int               `json:"wave"`     // clients at once
@@ -63,7 +63,7 @@ func (s *failoverSeries) title() string {
 // heading is what stands before the tables.
 func (r *failoverReport) heading() string {
 	return fmt.Sprintf("## Failing backends\n%s\n"+
-		"Short connections, %d/s over three backends, %d/s over ten, or %d at once; %d rounds of %d s; clients wait for %s.\n"+
+		"Short connections, %d/s over three backends, %d/s over ten, or %d at once; %d rounds of %g s; clients wait for %s.\n"+
 		"Failed are of all rounds; latencies are medians (and ranges) of the rounds, in ms, from when a client was to begin, of those\n"+
 		"that were answered; with a fault, what is added to the same system's in the same round with all well.\n"+
 		"Begun late is how much of the longest the machine has added, by not letting a client begin at its time.\n",

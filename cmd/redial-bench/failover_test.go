@@ -208,11 +208,9 @@ func TestWavesAreKeptApart(t *testing.T) {
 }
 
 func TestFailoverOptionsAreBounded(t *testing.T) {
-	good := failoverOptions{rounds: 1, seconds: 1, rate: 1, tenRate: 1, wave: 1, patience: 1}
+	good := failoverOptions{rate: 1, tenRate: 1, wave: 1, patience: 1}
 	assert.NoError(t, good.validate())
 	for _, change := range []func(*failoverOptions){
-		func(o *failoverOptions) { o.rounds = 0 },
-		func(o *failoverOptions) { o.seconds = 0 },
 		func(o *failoverOptions) { o.rate = 20_001 },
 		func(o *failoverOptions) { o.tenRate = 0 },
 		func(o *failoverOptions) { o.wave = -1 },

@@ -2,14 +2,8 @@ package main
 
 import (
 	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
-	"os"
-	"path/filepath"
-	"slices"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -18,58 +12,27 @@ import (
 
 // udpOptions are the flags of redial-bench udp.
 type udpOptions struct {
-	rounds, seconds int
-	clients         []int
-	oneShots        int
-	redial, json    string
+	options
+	clients  []int
+	oneShots int
 }
 
 func udpCommand() *cobra.Command {
-	o := udpOptions{rounds: 5, seconds: 2, clients: []int{1, 64}, oneShots: 20_000, redial: besideUs("redial")}
-	inside := false
-	cmd := &cobra.Command{
+	o := &udpOptions{options: defaultOptions(), clients: []int{1, 64}, oneShots: 20_000}
+	cmd := o.command(&cobra.Command{
 		Use:   "udp",
 		Short: "Measure UDP: request/response, and clients that ask only once",
 		Long: `Serves one UDP echo by kernel DNAT, by nginx stream and by redial, in network namespaces that are
 made for it, and sends them requests of 64 bytes in turn. Each reply is compared with its request;
 one that is lost or wrong is shown, and makes the run fail if it was to be redial's.`,
-		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := o.validate(); err != nil {
-				return err
-			}
-			if !inside {
-				return isolated(cmd.Context())
-			}
-			return benchUDP(cmd.Context(), cmd.OutOrStdout(), o)
-		},
-	}
+	}, o.validate, func(ctx context.Context, out io.Writer, n *network) error { return benchUDP(ctx, out, n, o) })
 	f := cmd.Flags()
-	f.SortFlags = false
-	f.IntVar(&o.rounds, "rounds", o.rounds, "how often each system is measured, in turn")
-	f.IntVar(&o.seconds, "seconds", o.seconds, "how long each measurement takes")
 	f.IntSliceVar(&o.clients, "clients", o.clients, "numbers of clients that ask at the same time")
 	f.IntVar(&o.oneShots, "one-shots", o.oneShots, "clients that ask once, in each of two bursts; 0: none")
-	f.StringVar(&o.redial, "redial", o.redial, "the redial program")
-	f.StringVar(&o.json, "json", o.json, "file for all measurements as JSON")
-	f.BoolVar(&inside, "inside", false, "already in the namespaces")
-	f.MarkHidden("inside")
 	return cmd
 }
 
-// besideUs is the path of a program in the same folder as this one.
-func besideUs(name string) string {
-	self, err := os.Executable()
-	if err != nil {
-		return name
-	}
-	return filepath.Join(filepath.Dir(self), name)
-}
-
 func (o *udpOptions) validate() error {
-	if o.rounds < 1 || o.seconds < 1 {
-		return errors.New("--rounds and --seconds must be at least 1")
-	}
 	for _, c := range o.clients {
 		if c < 1 || c > 10_000 {
 			return fmt.Errorf("--clients %d: want 1 to 10000", c)
@@ -100,12 +63,7 @@ type udpBursts struct {
 	Bursts []*burst `json:"bursts"`
 }
 
-func benchUDP(ctx context.Context, out io.Writer, o udpOptions) error {
-	raiseFileLimit()
-	n, err := newNetwork()
-	if err != nil {
-		return fmt.Errorf("making the network: %w", err)
-	}
+func benchUDP(ctx context.Context, out io.Writer, n *network, o *udpOptions) error {
 	addresses := 2*o.oneShots/sourcePorts + 1
 	if err := n.addClientAddresses(addresses); err != nil {
 		return err
@@ -118,7 +76,7 @@ func benchUDP(ctx context.Context, out io.Writer, o udpOptions) error {
 		return err
 	}
 	report := &udpReport{Environment: environmentOf(all)}
-	present := slices.DeleteFunc(all, func(s *system) bool { return s.absent != "" })
+	present := o.present(all)
 	if report.Loads, err = measureLoads(ctx, n, present, o); err != nil {
 		return err
 	}
@@ -126,14 +84,8 @@ func benchUDP(ctx context.Context, out io.Writer, o udpOptions) error {
 		return err
 	}
 	fmt.Fprint(out, report)
-	if o.json != "" {
-		b, err := json.MarshalIndent(report, "", "  ")
-		if err != nil {
-			return err
-		}
-		if err := os.WriteFile(o.json, append(b, '\n'), 0o644); err != nil {
-			return err
-		}
+	if err := o.write(report); err != nil {
+		return err
 	}
 	return report.verdict()
 }
@@ -147,7 +99,7 @@ func raiseFileLimit() {
 }
 
 // measureLoads measures the systems in turn, so that the machine's moods are shared out among them.
-func measureLoads(ctx context.Context, n *network, all []*system, o udpOptions) ([]*udpSeries, error) {
+func measureLoads(ctx context.Context, n *network, all []*system, o *udpOptions) ([]*udpSeries, error) {
 	var series []*udpSeries
 	for _, s := range all {
 		if err := s.await(ctx, n, probeUDP); err != nil {
@@ -166,9 +118,9 @@ func measureLoads(ctx context.Context, n *network, all []*system, o udpOptions) 
 				if err != nil {
 					return nil, err
 				}
-				args := []string{"udp-load", s.address, "--clients", fmt.Sprint(c), "--for", fmt.Sprintf("%ds", o.seconds)}
+				args := []string{"udp-load", s.address, "--clients", fmt.Sprint(c), "--for", o.duration().String()}
 				if len(pids) > 0 {
-					args = append(args, "--pids", strings.Trim(strings.ReplaceAll(fmt.Sprint(pids), " ", ","), "[]"))
+					args = append(args, "--pids", pidList(pids))
 				}
 				sample := &udpSample{}
 				if err := ask(ctx, n.client, sample, args...); err != nil {
@@ -184,7 +136,7 @@ func measureLoads(ctx context.Context, n *network, all []*system, o udpOptions) 
 
 // measureBursts sends two bursts of one-shot clients to fresh processes: what only the first one leaves behind is kept for
 // the next, what the second one adds is lost.
-func measureBursts(ctx context.Context, n *network, all []*system, o udpOptions) ([]*udpBursts, error) {
+func measureBursts(ctx context.Context, n *network, all []*system, o *udpOptions) ([]*udpBursts, error) {
 	var results []*udpBursts
 	for _, s := range all {
 		if s.command == nil || o.oneShots == 0 {
