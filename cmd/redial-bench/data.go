@@ -7,8 +7,7 @@ import (
 	"io"
 	"net"
 	"os"
-	"os/exec"
-	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"time"
@@ -19,44 +18,83 @@ import (
 // dataOptions are the flags of redial-bench data.
 type dataOptions struct {
 	options
-	loads  []string
-	before string
-}
-
-// dataLoads are what is measured, by name, as arguments of data-load.
-var dataLoads = []struct{ name, args string }{
-	{"short connections, 32 at once", "--short 32"},
-	{"round trips on 1 connection", "--trips 1"},
-	{"round trips on 16 connections", "--trips 16"},
-	{"round trips on 256 connections", "--trips 256"},
-	{"1 stream down", "--download 1"},
-	{"1 stream up", "--upload 1"},
-	{"16 streams down", "--download 16"},
-	{"16 streams up", "--upload 16"},
-	{"500 short connections a second beside 4 streams of 0.5 Gbit/s", "--short 10 --download 4 --pace 250000000"},
-	{"4000 idle connections", "--idle 4000"},
+	loads          []string
+	idle, services int
+	before         string
+	syscalls       bool
 }
 
 func dataCommand() *cobra.Command {
-	o := &dataOptions{options: defaultOptions()}
+	o := &dataOptions{options: defaultOptions(), idle: 8000, services: 200}
 	cmd := o.command(&cobra.Command{
 		Use:   "data",
-		Short: "Measure TCP: short connections, round trips, streams and idle connections",
-		Long: `Serves one TCP backend by kernel DNAT, by nginx stream, by HAProxy and by redial, in network namespaces
-that are made for it, and measures them in turn under each load. "redial, no rules" is addressed
-directly, as nginx and HAProxy are; "redial" by way of its REDIRECT rules, as by its clients.`,
-	}, func() error { return nil }, func(ctx context.Context, out io.Writer, n *network) error { return benchData(ctx, out, n, o) })
+		Short: "Measure TCP: short connections, round trips, streams, idle connections, many Services, few processors",
+		Long: `Serves TCP backends by kernel DNAT, by nginx stream, by HAProxy, by a plain proxy of io.Copy and by
+redial, in network namespaces that are made for it, and measures them in turn under each load.
+"redial, no rules" is addressed directly, as the other proxies are; "redial" by way of its REDIRECT
+rules, as by its clients.
+
+Every byte is compared with what it should be: each request and its answer, and streams at both ends.
+Connections that fail and those that bring a wrong byte are shown; the run fails if they were
+redial's, or if anybody's brought a wrong one. Processor time is the proxy's own, of all its threads
+and processes.`,
+	}, o.validate, func(ctx context.Context, out io.Writer, n *network) error { return benchData(ctx, out, n, o) })
 	f := cmd.Flags()
 	f.StringSliceVar(&o.loads, "loads", o.loads, "only loads whose names contain one of these")
+	f.IntVar(&o.idle, "idle", o.idle, "how many idle connections")
+	f.IntVar(&o.services, "services", o.services, "how many Services are \"many\"")
 	f.StringVar(&o.before, "before", o.before, "another redial program, measured as well")
+	f.BoolVar(&o.syscalls, "syscalls", o.syscalls, "count the proxies' system calls per short connection instead, with strace")
 	return cmd
 }
 
-// dataSeries is one system under one load, a sample per round.
-type dataSeries struct {
-	System  string        `json:"system"`
-	Load    string        `json:"load"`
-	Samples []*dataSample `json:"samples"`
+func (o *dataOptions) validate() error {
+	if o.idle < 1 || o.idle > 100_000 {
+		return fmt.Errorf("--idle %d: want 1 to 100000", o.idle)
+	}
+	if o.services < 2 || o.services > 1000 {
+		return fmt.Errorf("--services %d: want 2 to 1000", o.services)
+	}
+	return nil
+}
+
+// dataLoads is what is measured while the systems serve one layout.
+type dataLoads struct {
+	layout layout
+	loads  []dataLoadArgs
+}
+
+// dataLoadArgs are arguments of data-load.
+type dataLoadArgs struct{ name, args string }
+
+const (
+	shortLoad = "short connections, 32 at once"
+	shortArgs = "--short 32"
+)
+
+func (o *dataOptions) all() []dataLoads {
+	return []dataLoads{
+		{layout{services: 1, backends: 1}, []dataLoadArgs{
+			{shortLoad, shortArgs},
+			{"round trips on 1 connection", "--trips 1"},
+			{"round trips on 16 connections", "--trips 16"},
+			{"round trips on 256 connections", "--trips 256"},
+			{"1 stream down", "--download 1"},
+			{"1 stream up", "--upload 1"},
+			{"16 streams down", "--download 16"},
+			{"16 streams up", "--upload 16"},
+			{"500 short connections a second beside 4 streams of 0.5 Gbit/s", "--short 10 --download 4 --pace 250000000"},
+			{fmt.Sprintf("%d idle connections", o.idle), fmt.Sprintf("--idle %d", o.idle)},
+		}},
+		{layout{services: o.services, backends: 4}, []dataLoadArgs{
+			{fmt.Sprintf("%d Services of 4 backends, %s", o.services, shortLoad), shortArgs},
+		}},
+		{layout{services: 1, backends: 1, cores: []int{1, 2}}, []dataLoadArgs{
+			{"1 and 2 cores, " + shortLoad, shortArgs},
+			{"1 and 2 cores, round trips on 256 connections", "--trips 256"},
+			{"1 and 2 cores, 16 streams down", "--download 16"},
+		}},
+	}
 }
 
 func benchData(ctx context.Context, out io.Writer, n *network, o *dataOptions) error {
@@ -65,50 +103,88 @@ func benchData(ctx context.Context, out io.Writer, n *network, o *dataOptions) e
 			return err
 		}
 	}
-	if err := n.backend.Start(peer("data-peer", fmt.Sprintf("%s:%d", backendIP, backendPort))); err != nil {
+	r := &dataReport{Rounds: o.rounds, Seconds: o.seconds}
+	backends := 0
+	for _, d := range o.all() {
+		backends = max(backends, d.layout.backends)
+	}
+	for _, address := range podAddresses(backends)[1:] { // the first is there
+		if err := n.backend.AddAddress("eth0", address+"/24"); err != nil {
+			return err
+		}
+	}
+	if err := n.backend.Start(peer("data-peer", fmt.Sprintf("0.0.0.0:%d", backendPort))); err != nil {
 		return fmt.Errorf("starting the backend: %w", err)
 	}
-	all, err := dataSystems(n, o)
+	for _, d := range o.all() {
+		d.loads = slices.DeleteFunc(d.loads, func(l dataLoadArgs) bool { return !among(o.loads, l.name) })
+		if o.syscalls {
+			d.loads = slices.DeleteFunc(d.loads, func(l dataLoadArgs) bool { return l.name != shortLoad })
+		}
+		if len(d.loads) == 0 {
+			continue
+		}
+		if most := append(slices.Clone(d.layout.cores), 0); slices.Max(most) > runtime.NumCPU() {
+			fmt.Fprintf(out, "\n%s and so on: not measured, as this machine has not as many\n", d.loads[0].name)
+			continue
+		}
+		if err := r.measure(ctx, out, n, d, o); err != nil {
+			return err
+		}
+	}
+	fmt.Fprint(out, r.summary())
+	return errors.Join(o.write(r), r.verdict())
+}
+
+// measure measures the systems in turn, so that the machine's moods are shared out among them.
+func (r *dataReport) measure(ctx context.Context, out io.Writer, n *network, d dataLoads, o *dataOptions) error {
+	all, err := d.layout.systems(n, o)
 	if err != nil {
 		return err
 	}
-	environment := environmentOf(all)
+	if r.Environment.Versions == nil {
+		r.Environment = environmentOf(all)
+		fmt.Fprint(out, r.heading())
+	}
 	all = o.present(all)
 	for _, s := range all {
-		if err := s.await(ctx, n, probeTCP); err != nil {
+		if err := s.await(ctx, n, func(string) error { return s.probeAll() }); err != nil {
 			return err
 		}
 		defer s.stop()
 	}
-	var series []*dataSeries
-	for _, load := range dataLoads {
-		if !among(o.loads, load.name) {
-			continue
-		}
-		first := len(series)
-		for _, s := range all {
-			series = append(series, &dataSeries{System: s.name, Load: load.name})
-		}
+	if o.syscalls {
+		return r.countSyscalls(ctx, out, n, all, o)
+	}
+	for _, load := range d.loads {
 		for round := range o.rounds {
 			progress("%s: round %d of %d", load.name, round+1, o.rounds)
-			for i, s := range all {
-				sample, err := s.measureData(ctx, n, strings.Fields(load.args), o.duration())
+			for _, s := range all {
+				sample, err := s.measureData(ctx, n, load, o)
 				if err != nil {
 					return err
 				}
-				series[first+i].Samples = append(series[first+i].Samples, sample)
+				r.add(load.name, s, sample)
 			}
 		}
-		fmt.Fprintf(out, "\n%s\n\n%s", load.name, dataTable(series[first:]))
+		fmt.Fprint(out, r.tables(load.name))
 	}
-	fmt.Fprintf(out, "\n%s", environment)
-	return o.write(map[string]any{"environment": environment, "series": series})
+	return nil
 }
 
 // reusePorts lets connections be made at any rate: each leaves its port in TIME_WAIT for a minute.
 func reusePorts() error {
 	return errors.Join(os.WriteFile("/proc/sys/net/ipv4/tcp_tw_reuse", []byte("1"), 0),
 		os.WriteFile("/proc/sys/net/ipv4/ip_local_port_range", []byte("10000 60999"), 0))
+}
+
+func (s *system) probeAll() error {
+	for _, address := range s.addresses {
+		if err := probeTCP(address); err != nil {
+			return fmt.Errorf("%s: %w", address, err)
+		}
+	}
+	return nil
 }
 
 // probeTCP has one echo.
@@ -127,8 +203,8 @@ func probeTCP(address string) error {
 	return err
 }
 
-func (s *system) measureData(ctx context.Context, n *network, load []string, duration time.Duration) (*dataSample, error) {
-	if slices.Contains(load, "--idle") && s.command != nil { // what the loads before have left is not the connections'
+func (s *system) measureData(ctx context.Context, n *network, load dataLoadArgs, o *dataOptions) (*dataSample, error) {
+	if strings.Contains(load.args, "--idle") && s.command != nil { // what the loads before have left is not the connections'
 		s.stop()
 		if err := s.await(ctx, n, probeTCP); err != nil {
 			return nil, err
@@ -138,90 +214,54 @@ func (s *system) measureData(ctx context.Context, n *network, load []string, dur
 	if err != nil {
 		return nil, err
 	}
-	args := append([]string{"data-load", s.address, "--for", duration.String()}, load...)
-	if len(pids) > 0 {
-		args = append(args, "--pids", pidList(pids))
+	if strings.Contains(load.args, "--idle") {
+		if err := rest(ctx, pids); err != nil {
+			return nil, s.explain(err)
+		}
 	}
-	before, err := footprintOf(pids)
+	before, err := countSockets(pids)
 	if err != nil {
 		return nil, err
 	}
 	sample := &dataSample{}
-	if err := ask(ctx, n.client, sample, args...); err != nil {
+	if err := ask(ctx, n.client, sample, s.dataLoad(load.args, o, pids)...); err != nil {
 		return nil, s.explain(err)
 	}
-	sample.Resident -= before.Resident
-	sample.FDs -= before.FDs
 	// Its connections end now, which is not to be counted with the next system.
 	return sample, poll(ctx, 10*time.Second, func() error {
-		if used, err := footprintOf(pids); err == nil && used.FDs > before.FDs+64 {
-			return fmt.Errorf("%s: connections do not end", s.name)
+		if after, err := countSockets(pids); err != nil || after > before+64 {
+			return errors.Join(err, fmt.Errorf("%s: connections do not end: %d sockets, before there were %d", s.name, after, before))
 		}
 		return nil
 	})
 }
 
-// dataSystems are those to compare, in the order of measuring.
-func dataSystems(n *network, o *dataOptions) ([]*system, error) {
-	all, err := systems(n, o.redial, "tcp")
-	if err != nil {
-		return nil, err
-	}
-	haproxy, err := haproxyTCP(n)
-	if err != nil {
-		return nil, err
-	}
-	all = append(all, haproxy, bare(n, "redial, no rules", o.redial, 9001))
-	if o.before != "" {
-		all = append(all, bare(n, "before, no rules", o.before, 9002))
-	}
-	return all, nil
+// rest waits until processes that have just started hold what they did half a second ago: what they need to begin with is
+// not the connections'.
+func rest(ctx context.Context, pids []int) error {
+	const step = 500 * time.Millisecond
+	last, seen := footprint{}, time.Time{}
+	return poll(ctx, 20*time.Second, func() error {
+		if time.Since(seen) < step {
+			return errors.New("does not come to rest")
+		}
+		now, err := footprintOf(pids)
+		if err != nil {
+			return err
+		}
+		same := now.FDs == last.FDs && now.Resident <= last.Resident+64<<10
+		if last, seen = now, time.Now(); !same {
+			return fmt.Errorf("does not come to rest: %+v", now)
+		}
+		return nil
+	})
 }
 
-// bare is redial without rules, addressed directly.
-func bare(n *network, name, path string, port int) *system {
-	s := &system{name: name, address: fmt.Sprintf("%s:%d", nodeIP, port)}
-	s.command = func() *exec.Cmd {
-		return exec.Command(path, "--manifests", filepath.Join(n.dir, "manifests"), "--admin-socket", filepath.Join(n.dir, name+".sock"),
-			"--drain-timeout", "0s", "--interception", "none", "--proxy-bind-address", nodeIP, "--proxy-port-range", fmt.Sprint(port))
+// dataLoad is the command line of the clients.
+func (s *system) dataLoad(args string, o *dataOptions, pids []int) []string {
+	line := append([]string{"data-load", "--for", o.duration().String()}, strings.Fields(args)...)
+	if len(pids) > 0 {
+		line = append(line, "--pids", pidList(pids))
 	}
-	return s
-}
-
-// dataTable shows one load. Bulk rates are of the payload.
-func dataTable(series []*dataSeries) *table {
-	t := newTable("system", "per second", "CPU us each", "p50 us", "p99 us", "Gbit/s", "CPU ms/GiB", "KiB each", "fds each", "failed")
-	for _, s := range series {
-		var rate, each, p50, p99, bits, perGiB []float64
-		failed := 0
-		idle := ""
-		fds := ""
-		for _, v := range s.Samples {
-			seconds := v.Elapsed.Seconds()
-			if v.Done > 0 {
-				rate = append(rate, float64(v.Done)/seconds)
-				each = append(each, float64(v.CPU)/float64(v.Done))
-				p50, p99 = append(p50, float64(v.P50)), append(p99, float64(v.P99))
-			}
-			if v.Bytes > 0 {
-				bits = append(bits, float64(v.Bytes)*8/seconds/1e9)
-				perGiB = append(perGiB, v.CPU.Seconds()*1e3/(float64(v.Bytes)/(1<<30)))
-			}
-			if strings.Contains(s.Load, "idle") {
-				idle = fmt.Sprintf("%.2f", float64(v.Resident)/1024/4000)
-				fds = fmt.Sprintf("%.2f", float64(v.FDs)/4000)
-			}
-			failed += v.Failed
-		}
-		cell := func(values []float64, one func(float64) string) string {
-			if len(values) == 0 {
-				return ""
-			}
-			return spreadOf(values).format(one)
-		}
-		t.add(s.System, cell(rate, perSecond), cell(each, micros), cell(p50, micros), cell(p99, micros),
-			cell(bits, func(v float64) string { return fmt.Sprintf("%.2f", v) }),
-			cell(perGiB, perSecond), idle, fds, fmt.Sprint(failed))
-	}
-	return t
+	return append(line, s.addresses...)
 }

@@ -1,21 +1,15 @@
 package main
 
 import (
+	"encoding/binary"
 	"fmt"
 	"net/netip"
+	"os"
 	"time"
 	"unsafe"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
-)
-
-// What the first byte of a connection asks the backend for.
-const (
-	askEcho  = 'e' // bytes, that one included, come back
-	askTake  = 't' // bytes are thrown away
-	askGive  = 'g' // bytes come for as long as the client takes them
-	bulkSize = 256 << 10
 )
 
 func dataPeerCommand() *cobra.Command {
@@ -28,13 +22,29 @@ func dataPeerCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return dataPeer(addr)
+			p := &dataPeer{buf: make([]byte, bulkSize)}
+			return p.serve(addr)
 		},
 	}
 }
 
 // dataPeer is the backend: one thread, which is enough for a proxy that shares its machine.
-func dataPeer(addr netip.AddrPort) error {
+type dataPeer struct {
+	epoll int
+	conns []dataConn // by descriptor: with the garbage collector off, nothing may be allocated per connection
+	buf   []byte
+}
+
+type dataConn struct {
+	ask    byte
+	head   [requestSize]byte
+	got    uint64 // bytes, the head included
+	stream stream
+	wrong  bool
+}
+
+// serve says where it listens on standard output.
+func (p *dataPeer) serve(addr netip.AddrPort) error {
 	listener, err := tcpSocket()
 	if err != nil {
 		return err
@@ -46,65 +56,108 @@ func dataPeer(addr netip.AddrPort) error {
 	if err := unix.Listen(listener, 65535); err != nil {
 		return fmt.Errorf("listening on %s: %w", addr, err)
 	}
-	epoll, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
-	if err != nil {
+	if bound, err := unix.Getsockname(listener); err == nil {
+		fmt.Fprintln(os.Stdout, netip.AddrPortFrom(addr.Addr(), uint16(bound.(*unix.SockaddrInet4).Port)))
+	}
+	if p.epoll, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC); err != nil {
 		return err
 	}
-	if err := unix.EpollCtl(epoll, unix.EPOLL_CTL_ADD, listener, &unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(listener)}); err != nil {
+	if err := p.await(unix.EPOLL_CTL_ADD, listener, unix.EPOLLIN); err != nil {
 		return err
 	}
 	quietly()
-	asked := map[int]byte{}
-	buf := make([]byte, bulkSize)
 	events := make([]unix.EpollEvent, 256)
 	for {
-		n, errno := rawEpollWait(epoll, events, -time.Millisecond)
+		n, errno := rawEpollWait(p.epoll, events, -time.Millisecond)
 		if errno != 0 && errno != unix.EINTR {
 			return fmt.Errorf("waiting for clients: %w", errno)
 		}
 		for _, e := range events[:max(n, 0)] {
-			fd := int(e.Fd)
-			if fd == listener {
-				conn, _, errno := unix.RawSyscall6(unix.SYS_ACCEPT4, uintptr(fd), 0, 0, unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0, 0)
-				if errno == 0 {
-					unix.EpollCtl(epoll, unix.EPOLL_CTL_ADD, int(conn), &unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(conn)})
-				}
-				continue
-			}
-			if !answer(epoll, fd, e.Events, asked, buf) {
-				delete(asked, fd)
+			if fd := int(e.Fd); fd == listener {
+				p.accept(listener)
+			} else if !p.answer(fd, &p.conns[fd], e.Events) {
 				rawClose(fd)
 			}
 		}
 	}
 }
 
+func (p *dataPeer) await(op, fd int, events uint32) error {
+	return unix.EpollCtl(p.epoll, op, fd, &unix.EpollEvent{Events: events, Fd: int32(fd)})
+}
+
+func (p *dataPeer) accept(listener int) {
+	fd, _, errno := unix.RawSyscall6(unix.SYS_ACCEPT4, uintptr(listener), 0, 0, unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0, 0)
+	if errno != 0 {
+		return
+	}
+	for len(p.conns) <= int(fd) {
+		p.conns = append(p.conns, dataConn{})
+	}
+	p.conns[fd] = dataConn{}
+	p.await(unix.EPOLL_CTL_ADD, int(fd), unix.EPOLLIN)
+}
+
 // answer serves one connection and reports that it goes on.
-func answer(epoll, fd int, events uint32, asked map[int]byte, buf []byte) bool {
+func (p *dataPeer) answer(fd int, c *dataConn, events uint32) bool {
 	if events&unix.EPOLLOUT != 0 {
-		_, errno := rawWrite(fd, buf)
+		n, errno := rawWrite(fd, c.stream.next(bulkSize))
+		if errno == 0 {
+			c.stream.skip(n)
+		}
 		return errno == 0 || errno == unix.EAGAIN
 	}
-	n, errno := rawRead(fd, buf)
+	n, errno := rawRead(fd, p.buf)
 	if errno == unix.EAGAIN {
 		return true
 	}
-	if errno != 0 || n == 0 {
+	if errno != 0 {
 		return false
 	}
-	what, ok := asked[fd]
-	if !ok {
-		what = buf[0]
-		asked[fd] = what
+	if n == 0 {
+		if c.ask == askTake {
+			p.judge(fd, c)
+		}
+		return false
 	}
-	switch what {
-	case askEcho:
-		m, errno := rawWrite(fd, buf[:n])
+	b := p.buf[:n]
+	if c.ask == 0 {
+		c.ask = b[0]
+	}
+	if c.ask == askEcho {
+		m, errno := rawWrite(fd, b)
 		return errno == 0 && m == n
-	case askGive:
-		unix.EpollCtl(epoll, unix.EPOLL_CTL_MOD, fd, &unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLOUT, Fd: int32(fd)})
+	}
+	before := c.got
+	c.got += uint64(n)
+	if before < requestSize {
+		b = b[copy(c.head[before:], b):]
+		if c.got < requestSize {
+			return true
+		}
+		ask, number, ok := parseDataRequest(c.head)
+		if c.stream = streamOf(number); ask == askGive && ok {
+			return p.await(unix.EPOLL_CTL_MOD, fd, unix.EPOLLIN|unix.EPOLLOUT) == nil
+		}
+		c.wrong = ask != askTake || !ok
+	}
+	if c.ask != askTake {
+		return false
+	}
+	if !c.stream.take(b) {
+		c.wrong = true
 	}
 	return true
+}
+
+// judge answers a stream that has ended. It was read to its end, wrong or not, since to close before that is a reset, which
+// may overtake the answer.
+func (p *dataPeer) judge(fd int, c *dataConn) {
+	verdict := c.got
+	if c.wrong {
+		verdict = wrongBytes
+	}
+	rawWrite(fd, binary.NativeEndian.AppendUint64(p.buf[:0], verdict))
 }
 
 func tcpSocket() (int, error) {

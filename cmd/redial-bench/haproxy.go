@@ -2,39 +2,40 @@ package main
 
 import (
 	"fmt"
-	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
 )
 
 const haproxyPort = servicePort + 10
 
-// haproxyTCP is HAProxy with as many threads as there are processors, its default.
-func haproxyTCP(n *network) (*system, error) {
-	s := &system{name: "HAProxy", address: fmt.Sprintf("%s:%d", nodeIP, haproxyPort)}
+// haproxyTCP is HAProxy with as many threads as it may use processors, its default, and as many connections as the
+// limit of descriptors leaves it.
+func haproxyTCP(n *network, name string, frontends, backends []string) (*system, error) {
+	s := newSystem(name, frontends)
 	path, err := s.findHAProxy()
 	if err != nil || s.absent != "" {
 		return s, err
 	}
-	config := filepath.Join(n.dir, "haproxy.cfg")
-	text := fmt.Sprintf(`global
+	var b strings.Builder
+	fmt.Fprintf(&b, `global
 	maxconn %d
+	maxpipes %d
 defaults
 	mode tcp
 	option splice-auto
 	timeout connect 5s
 	timeout client 1h
 	timeout server 1h
-listen echo
-	bind %s:%d
-	server backend %s:%d
-`, fileLimit()/3, nodeIP, haproxyPort, backendIP, backendPort)
-	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
-		return nil, err
+`, fileLimit()*42/100, fileLimit()/20)
+	for i, address := range frontends {
+		fmt.Fprintf(&b, "listen echo%d\n\tbind %s\n", i, address)
+		for j, backend := range withPort(backends, backendPort) {
+			fmt.Fprintf(&b, "\tserver backend%d %s\n", j, backend)
+		}
 	}
+	config, err := writeConfig(n, name, b.String())
 	s.command = func() *exec.Cmd { return exec.Command(path, "-db", "-f", config) }
-	return s, nil
+	return s, err
 }
 
 // findHAProxy sets the version, or why the system is absent.

@@ -32,7 +32,7 @@ func rootCommand() *cobra.Command {
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
-	cmd.AddCommand(udpCommand(), udpEchoCommand(), udpLoadCommand(), udpOneShotCommand(), dataCommand(), dataPeerCommand(), dataLoadCommand(),
+	cmd.AddCommand(udpCommand(), udpEchoCommand(), udpLoadCommand(), udpOneShotCommand(), dataCommand(), dataPeerCommand(), dataLoadCommand(), plainProxyCommand(),
 		failoverCommand(), failoverPeerCommand(), failoverLoadCommand())
 	return cmd
 }

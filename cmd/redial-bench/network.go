@@ -29,6 +29,35 @@ const (
 type network struct {
 	node, client, backend *lab.Host
 	dir                   string // for configuration, gone with the node
+	ports, virtual        int    // how many are taken
+}
+
+// frontends returns addresses of the node, for listeners, that nobody has yet.
+func (n *network) frontends(count int) []string {
+	var a []string
+	for range count {
+		n.ports++
+		a = append(a, fmt.Sprintf("%s:%d", nodeIP, servicePort+100+n.ports))
+	}
+	return a
+}
+
+// virtualIPs returns addresses of nobody, for Services.
+func (n *network) virtualIPs(count int) []string {
+	var a []string
+	for range count {
+		n.virtual++
+		a = append(a, fmt.Sprintf("198.18.%d.%d", 128+n.virtual/256, n.virtual%256))
+	}
+	return a
+}
+
+func withPort(ips []string, port int) []string {
+	var a []string
+	for _, ip := range ips {
+		a = append(a, fmt.Sprintf("%s:%d", ip, port))
+	}
+	return a
 }
 
 // isolated runs this program with the same arguments again, as the node of a network of its own.

@@ -9,27 +9,55 @@ import (
 	"strings"
 )
 
-// nginxStream is nginx with a stream server: one worker for UDP, where a second one gets nothing to do, and as many as
-// there are processors for TCP.
-func nginxStream(n *network, protocol string) (*system, error) {
-	s := &system{name: "nginx stream", address: fmt.Sprintf("%s:%d", nodeIP, servicePort)}
+// nginxUDP has one worker: a second one gets nothing to do.
+func nginxUDP(n *network) (*system, error) {
+	s := newSystem("nginx stream", []string{fmt.Sprintf("%s:%d", nodeIP, servicePort)})
+	return s, s.nginx(n, "1", fmt.Sprintf("\tserver {\n\t\tlisten %s udp;\n\t\tproxy_pass %s:%d;\n\t\tproxy_timeout %s;\n\t}\n",
+		s.address, backendIP, backendPort, idleTimeout))
+}
+
+// nginxTCP has a listener and an upstream for each frontend, all with the same backends.
+func nginxTCP(n *network, name string, frontends, backends []string, workers string) (*system, error) {
+	s := newSystem(name, frontends)
+	var b strings.Builder
+	for i, address := range frontends {
+		fmt.Fprintf(&b, "\tupstream echo%d {\n", i)
+		for _, backend := range withPort(backends, backendPort) {
+			fmt.Fprintf(&b, "\t\tserver %s;\n", backend)
+		}
+		fmt.Fprintf(&b, "\t}\n\tserver {\n\t\tlisten %s backlog=4096;\n\t\tproxy_pass echo%d;\n\t\tproxy_timeout 1h;\n\t\t%s\n\t}\n", address, i,
+			"proxy_half_close on; # or a client that has sent its FIN loses the answer")
+	}
+	return s, s.nginx(n, workers, b.String())
+}
+
+// nginx sets the command, or why the system is absent.
+func (s *system) nginx(n *network, workers, stream string) error {
 	path, load, err := s.findNginx()
 	if err != nil || s.absent != "" {
-		return s, err
+		return err
 	}
-	config := filepath.Join(n.dir, "nginx.conf")
-	if err := os.WriteFile(config, []byte(nginxConfig(load, n.dir, protocol)), 0o600); err != nil {
-		return nil, err
+	if load != "" {
+		load = "load_module " + load + ";\n"
 	}
+	config, err := writeConfig(n, s.name, fmt.Sprintf(`%sdaemon off;
+user root;
+pid %s;
+worker_processes %s;
+worker_rlimit_nofile %d;
+events { worker_connections 65536; }
+stream {
+%s}
+`, load, filepath.Join(n.dir, strings.ReplaceAll(s.name, " ", "-")+".pid"), workers, fileLimit(), stream))
 	s.workers = true
 	s.command = func() *exec.Cmd { return exec.Command(path, "-e", "stderr", "-p", n.dir, "-c", config) }
-	return s, nil
+	return err
 }
 
 // findNginx sets the version, or why the system is absent, and returns the module to load, if any.
 func (s *system) findNginx() (path, load string, err error) {
 	if path, err = exec.LookPath("nginx"); err != nil {
-		s.absent = "nginx is not installed (Debian: nginx-light and libnginx-mod-stream)"
+		s.absent = "nginx is not installed (Debian: nginx and libnginx-mod-stream)"
 		return "", "", nil
 	}
 	about, err := exec.Command(path, "-V").CombinedOutput()
@@ -47,33 +75,6 @@ func (s *system) findNginx() (path, load string, err error) {
 		s.absent = s.version + " is without its stream module (Debian: libnginx-mod-stream)"
 	}
 	return path, load, nil
-}
-
-func nginxConfig(load, dir, protocol string) string {
-	var b strings.Builder
-	if load != "" {
-		fmt.Fprintf(&b, "load_module %s;\n", load)
-	}
-	listen, workers, timeout, more := " udp", "1", int(idleTimeout.Seconds()), ""
-	if protocol == "tcp" {
-		listen, workers, timeout = "", "auto", 3600
-		more = "\t\tproxy_half_close on; # or a client that has sent its FIN loses the answer\n"
-	}
-	fmt.Fprintf(&b, `daemon off;
-user root;
-pid %s/nginx.pid;
-worker_processes %s;
-worker_rlimit_nofile %d;
-events { worker_connections 65536; }
-stream {
-	server {
-		listen %s:%d%s;
-		proxy_pass %s:%d;
-		proxy_timeout %ds;
-%s	}
-}
-`, dir, workers, fileLimit(), nodeIP, servicePort, listen, backendIP, backendPort, timeout, more)
-	return b.String()
 }
 
 // nginxVersion returns "nginx/1.22.1" of what nginx -V prints.

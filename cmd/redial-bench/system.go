@@ -21,12 +21,19 @@ type system struct {
 	name    string
 	version string
 	address string // where clients send to
-	absent  string // why it cannot be measured; empty if it can
-	command func() *exec.Cmd
-	workers bool // the work is done by the process's children
+	// addresses are all of them, where there are several; the one above is the first then.
+	addresses []string
+	cores     int    // how many processors it may use; 0: as many as there are
+	absent    string // why it cannot be measured; empty if it can
+	command   func() *exec.Cmd
+	workers   bool // the work is done by the process's children
 
 	running *exec.Cmd // nil for the kernel, and while stopped
 	log     string
+}
+
+func newSystem(name string, addresses []string) *system {
+	return &system{name: name, address: addresses[0], addresses: addresses}
 }
 
 // start starts the system's process, if it has one.
@@ -90,17 +97,6 @@ func forgetFlows() error {
 	return nil
 }
 
-// kernelDNAT is what kube-proxy would write for one backend.
-func kernelDNAT(n *network, protocol string) (*system, error) {
-	s := &system{name: "kernel DNAT", address: fmt.Sprintf("%s:%d", dnatIP, servicePort)}
-	if out, err := n.node.Output("iptables", "--version"); err == nil {
-		s.version = strings.TrimSpace(out)
-	}
-	_, err := n.node.Output("iptables", "-t", "nat", "-A", "PREROUTING", "-d", dnatIP, "-p", protocol, "--dport", fmt.Sprint(servicePort),
-		"-j", "DNAT", "--to-destination", fmt.Sprintf("%s:%d", backendIP, backendPort))
-	return s, err
-}
-
 // fileLimit is the hard limit of open files: what redial raises its own to, and so nginx's as well.
 func fileLimit() uint64 {
 	var lim unix.Rlimit
@@ -112,59 +108,55 @@ func fileLimit() uint64 {
 
 // redial is the program itself, with one Service.
 func redial(n *network, path, protocol string, backends ...string) (*system, error) {
-	s := &system{name: "redial", address: fmt.Sprintf("%s:%d", clusterIP, servicePort)}
+	return redialServing(n, "redial", path, protocol, []string{clusterIP}, backends)
+}
+
+// redialServing is the program with a Service of each address.
+func redialServing(n *network, name, path, protocol string, addresses, backends []string) (*system, error) {
+	s := newSystem(name, withPort(addresses, servicePort))
 	version, err := exec.Command(path, "version").Output()
 	if err != nil {
 		return nil, fmt.Errorf("%s version: %w (--redial names the program to measure)", path, err)
 	}
 	s.version = strings.TrimSpace(string(version))
-	manifests := filepath.Join(n.dir, "manifests")
-	if err := os.MkdirAll(manifests, 0o755); err != nil {
-		return nil, err
-	}
-	if err := os.WriteFile(filepath.Join(manifests, "echo.yaml"), []byte(manifest(protocol, backends)), 0o644); err != nil {
-		return nil, err
-	}
+	manifests, err := writeManifests(n, name, protocol, addresses, backends)
 	s.command = func() *exec.Cmd {
 		return exec.Command(path, "--manifests", manifests, "--admin-socket", filepath.Join(n.dir, "admin.sock"),
 			"--udp-timeout", idleTimeout.String(), "--drain-timeout", "0s")
 	}
-	return s, nil
+	return s, err
 }
 
-func manifest(protocol string, backends []string) string {
+// writeManifests returns the folder of Services of these addresses, which all have the same backends.
+func writeManifests(n *network, name, protocol string, addresses, backends []string) (folder string, err error) {
+	folder = filepath.Join(n.dir, "manifests of "+name)
+	if err := os.MkdirAll(folder, 0o755); err != nil {
+		return "", err
+	}
+	var b strings.Builder
+	for i, address := range addresses {
+		b.WriteString(manifest(fmt.Sprintf("echo-%d", i), address, protocol, backends))
+	}
+	return folder, os.WriteFile(filepath.Join(folder, "echo.yaml"), []byte(b.String()), 0o644)
+}
+
+func manifest(name, address, protocol string, backends []string) string {
 	protocol = strings.ToUpper(protocol)
 	return fmt.Sprintf(`apiVersion: v1
 kind: Service
-metadata: {name: echo, namespace: default}
+metadata: {name: %[1]s, namespace: default}
 spec:
-  clusterIP: %s
-  ports: [{name: echo, protocol: %s, port: %d}]
+  clusterIP: %[2]s
+  ports: [{name: echo, protocol: %[3]s, port: %[4]d}]
 ---
 apiVersion: discovery.k8s.io/v1
 kind: EndpointSlice
-metadata: {name: echo-1, namespace: default, labels: {kubernetes.io/service-name: echo}}
+metadata: {name: %[1]s, namespace: default, labels: {kubernetes.io/service-name: %[1]s}}
 addressType: IPv4
-ports: [{name: echo, protocol: %s, port: %d}]
-endpoints: [{addresses: [%s]}]
-`, clusterIP, protocol, servicePort, protocol, backendPort, strings.Join(backends, "]}, {addresses: ["))
-}
-
-// systems are those to compare, in the order of measuring.
-func systems(n *network, redialPath, protocol string) ([]*system, error) {
-	dnat, err := kernelDNAT(n, protocol)
-	if err != nil {
-		return nil, err
-	}
-	nginx, err := nginxStream(n, protocol)
-	if err != nil {
-		return nil, err
-	}
-	self, err := redial(n, redialPath, protocol, backendIP)
-	if err != nil {
-		return nil, err
-	}
-	return []*system{dnat, nginx, self}, nil
+ports: [{name: echo, protocol: %[3]s, port: %[5]d}]
+endpoints: [{addresses: [%[6]s]}]
+---
+`, name, address, protocol, servicePort, backendPort, strings.Join(backends, "]}, {addresses: ["))
 }
 
 // await starts a system and waits until a request is answered.

@@ -71,7 +71,7 @@ func benchUDP(ctx context.Context, out io.Writer, n *network, o *udpOptions) err
 	if err := n.backend.Start(peer("udp-echo", fmt.Sprintf("%s:%d", backendIP, backendPort))); err != nil {
 		return fmt.Errorf("starting the backend: %w", err)
 	}
-	all, err := systems(n, o.redial, "udp")
+	all, err := udpSystems(n, o)
 	if err != nil {
 		return err
 	}
@@ -88,6 +88,20 @@ func benchUDP(ctx context.Context, out io.Writer, n *network, o *udpOptions) err
 		return err
 	}
 	return report.verdict()
+}
+
+// udpSystems are those to compare, in the order of measuring.
+func udpSystems(n *network, o *udpOptions) ([]*system, error) {
+	dnat, err := dnat(n, "kernel DNAT", "udp", []string{dnatIP}, []string{backendIP})
+	if err != nil {
+		return nil, err
+	}
+	nginx, err := nginxUDP(n)
+	if err != nil {
+		return nil, err
+	}
+	self, err := redial(n, o.redial, "udp", backendIP)
+	return []*system{dnat, nginx, self}, err
 }
 
 // raiseFileLimit makes room for a socket per one-shot client. Without the privilege, what there is has to do.

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 func TestRequestKnowsItsAnswer(t *testing.T) {
@@ -75,4 +76,19 @@ func TestUDPOptionsAreBounded(t *testing.T) {
 		change(&bad)
 		assert.Error(t, bad.validate())
 	}
+}
+
+func TestUDPOnASmallScale(t *testing.T) {
+	if testing.Short() {
+		t.Skip("waits for sessions to end")
+	}
+	var r udpReport
+	measureSmall(t, &r, "udp", "--seconds", "0.1", "--clients", "1,8", "--one-shots", "100", "--systems", "DNAT,redial")
+	require.Len(t, r.Loads, 4)
+	for _, s := range r.Loads {
+		require.Len(t, s.Samples, 1)
+		assert.Positive(t, s.Samples[0].Trips, s.System)
+	}
+	require.Len(t, r.OneShots, 1)
+	assert.Len(t, r.OneShots[0].Bursts, 2)
 }
