@@ -2,8 +2,10 @@ VERSION     ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo 
 STATICCHECK ?= honnef.co/go/tools/cmd/staticcheck@v0.8.2
 # What the proxy needs (iptables), what the tests are written with, and a C compiler for the race detector.
 PACKAGES    := iptables nftables iproute2 conntrack procps curl netcat-openbsd gcc libc6-dev dnsmasq-base bind9-dnsutils
+# What redial is measured beside, and what counts system calls.
+PEERS       := nginx libnginx-mod-stream haproxy strace
 
-.PHONY: build demo test test-cluster test-faults lint bench bench-udp bench-data bench-failover deps clean
+.PHONY: build demo test test-cluster test-faults lint bench bench-data bench-udp bench-failover bench-build bench-go deps clean
 
 build:
 	CGO_ENABLED=0 go build -trimpath -ldflags '-X main.version=$(VERSION)' -o bin/redial ./cmd/redial
@@ -30,23 +32,30 @@ lint:
 	go vet ./...
 	go run $(STATICCHECK) ./...
 
-bench:
+# What is measured beside others, all in one machine's time and namespaces: half an hour. Each part has a target of its own,
+# and BENCH is for flags: make bench-data BENCH='--rounds 3 --loads idle'.
+bench: bench-data bench-udp bench-failover
+
+# TCP: kernel DNAT, nginx, HAProxy, io.Copy, redial.
+bench-data: bench-build
+	@bin/redial-bench data $(BENCH)
+
+# The same for UDP.
+bench-udp: bench-build
+	@bin/redial-bench udp $(BENCH)
+
+# What clients notice of backends that fail.
+bench-failover: bench-build
+	@bin/redial-bench failover $(BENCH)
+
+# Peers that are missing and cannot be installed are named and left out.
+bench-build: deps build
+	-@$(MAKE) --no-print-directory deps PACKAGES="$(PEERS)"
+	CGO_ENABLED=0 go build -trimpath -o bin/redial-bench ./cmd/redial-bench
+
+# Pieces of the code, by themselves.
+bench-go:
 	go test -run '^$$' -bench . -benchmem ./...
-
-# redial beside kernel DNAT and nginx, which is measured if it is installed (nginx-light and libnginx-mod-stream).
-bench-udp: deps build
-	CGO_ENABLED=0 go build -trimpath -o bin/redial-bench ./cmd/redial-bench
-	@bin/redial-bench udp
-
-# The same for TCP, with HAProxy as well (haproxy).
-bench-data: deps build
-	CGO_ENABLED=0 go build -trimpath -o bin/redial-bench ./cmd/redial-bench
-	@bin/redial-bench data
-
-# What clients notice of backends that fail, beside the same.
-bench-failover: deps build
-	CGO_ENABLED=0 go build -trimpath -o bin/redial-bench ./cmd/redial-bench
-	@bin/redial-bench failover
 
 # Installs what is missing, or says what it is.
 deps:
