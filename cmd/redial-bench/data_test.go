@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"io"
 	"net"
-	"os"
 	"os/exec"
 	"strings"
 	"sync/atomic"
@@ -284,13 +283,4 @@ func TestDataReport(t *testing.T) {
 	r.Series[1].Samples[1].Wrong = 1
 	assert.ErrorContains(t, r.verdict(), "short, nginx stream: 3 connections failed, 1 brought wrong bytes")
 	assert.Contains(t, r.tables("short"), "3, 1 WRONG")
-}
-
-// self is a command of this program.
-func self(t *testing.T, args ...string) *exec.Cmd {
-	path, err := os.Executable()
-	require.NoError(t, err)
-	cmd := exec.Command(path, args...)
-	cmd.Stderr = os.Stderr
-	return cmd
 }
