@@ -81,7 +81,9 @@ func (p *pins) pick(r *request, now time.Duration) *backend {
 }
 
 // keeps reports whether the connection may go to the backend that its client is pinned to.
-func (r *request) keeps(pinned *backend) bool { return r.takes(pinned) && !r.view.quiesced(pinned) }
+func (r *request) keeps(pinned *backend) bool {
+	return r.wants(pinned) && !r.out(pinned) && !r.view.quiesced(pinned)
+}
 
 // refresh marks the client's pin used, and pins the client to be if it has no live pin.
 func (p *pins) refresh(v *view, client netip.Addr, be *backend, now time.Duration) {

@@ -29,6 +29,7 @@ type backend struct {
 	connects                  estimate
 	weight                    atomic.Int32 // as in Config; written by Update only
 	strikes                   atomic.Int32 // for failed dials since one succeeded
+	suspectUntil              atomic.Int64 // time.Duration by Balancer.now; 0: no suspect
 	ejection                  atomic.Pointer[ejection]
 }
 

@@ -39,6 +39,7 @@ type Balancer struct {
 	prober    *Prober         // never nil; one that never runs if there is none
 	retries   budget
 	waiters   waiters
+	connects  estimate // of all backends
 	counts    counts
 
 	ejecting sync.Mutex // serialises changes of ejections; held while Prober.mu is taken, never the other way round
@@ -46,7 +47,7 @@ type Balancer struct {
 }
 
 // counts are the atomics behind Counters.
-type counts struct{ ejections, probesAnswered, probesFailed, full atomic.Uint64 }
+type counts struct{ suspicions, ejections, probesAnswered, probesFailed, full atomic.Uint64 }
 
 // New returns a Balancer without backends. The prober brings ejected backends back. It may be nil: then each comes back
 // by a connection that finds it answering once its time is up.
@@ -105,7 +106,7 @@ func (b *Balancer) Pick(client netip.Addr, tried []netip.AddrPort) (netip.AddrPo
 // Every pick must be followed by a Report.
 func (b *Balancer) PickFor(client, destination netip.Addr, tried []netip.AddrPort) (netip.AddrPort, bool) {
 	v := b.view.Load()
-	r := request{client, destination, tried, v, b}
+	r := request{client: client, destination: destination, tried: tried, view: v, balancer: b}
 	var chosen *backend
 	if v.pins != nil && client.IsValid() {
 		chosen = v.pins.pick(&r, b.now())
@@ -120,12 +121,17 @@ func (b *Balancer) PickFor(client, destination netip.Addr, tried []netip.AddrPor
 	return chosen.addr, true
 }
 
-// choose claims a backend: one that the scheduler takes, or else, of those ejected, the least bad.
+// choose claims a backend: one that the scheduler takes, or else one of the suspects, or else, of those ejected, the least
+// bad.
 func (r *request) choose() *backend {
-	if be := r.view.scheduler.next(*r); be != nil {
+	be := r.view.scheduler.next(*r)
+	if be == nil && r.trust() {
+		be = r.view.scheduler.next(*r)
+	}
+	if be != nil {
 		return be
 	}
-	be := r.leastBad()
+	be = r.leastBad()
 	if be != nil && len(r.tried) == 0 {
 		r.balancer.retries.earn()
 	}
@@ -152,7 +158,7 @@ func (b *Balancer) Report(client netip.Addr, backend netip.AddrPort, took time.D
 	}
 	canceled := errors.Is(err, context.Canceled)
 	if be != nil {
-		if canceled || silent(err) {
+		if canceled {
 			be.connects.atLeast(took)
 		}
 		if e := be.ejection.Load(); canceled && e.out() {
@@ -185,6 +191,7 @@ func (b *Balancer) connected(v *view, client netip.Addr, backend netip.AddrPort,
 	if be != nil {
 		be.connected.Add(1)
 		be.connects.add(took)
+		b.connects.add(took)
 		be.load.connect()
 		b.answered(be, v.connects)
 	}
@@ -219,13 +226,20 @@ func (b *Balancer) Release(backend netip.AddrPort) {
 }
 
 // HedgeDelay returns how long a dial to backend may be without an answer before a second backend is worth being dialled
-// beside it: longer than nearly all of its dials have taken, from 10 ms to 250 ms. Of a backend that has not been
-// connected to yet it is 250 ms.
+// beside it: longer than nearly all of its dials have taken, from 10 ms to 250 ms. Of a backend that has hardly been
+// connected to yet it is what would do for the others; if that is not known either, 250 ms.
 func (b *Balancer) HedgeDelay(backend netip.AddrPort) time.Duration {
 	if be := b.view.Load().account(backend); be != nil {
-		return be.connects.hedge()
+		return b.hedge(be)
 	}
 	return maxHedge
+}
+
+func (b *Balancer) hedge(be *backend) time.Duration {
+	if be.connects.known() {
+		return be.connects.hedge()
+	}
+	return min(be.connects.hedge(), b.connects.hedge())
 }
 
 // now is the time on the scale of the pins and ejections.

@@ -19,7 +19,7 @@
 //			}
 //			continue
 //		}
-//		conn, took, err := dial(backend) // and, after b.HedgeDelay(backend), another one beside it
+//		conn, took, err := dial(backend) // and, after b.HedgeDelay(backend), b.Overdue and another one beside it
 //		b.Report(client, backend, took, err)
 //		if err == nil {
 //			defer b.Release(backend)
@@ -113,6 +113,14 @@
 //
 // Ejections belong to an incarnation of a backend, as its counters do. They end when it leaves the set, and are not
 // touched by updates that keep it.
+//
+// # Suspects
+//
+// A silent backend is found out by its failures only when dials to it have been given up, which takes long: until then a
+// burst would be sent to it. So the caller tells of a dial that has no answer after HedgeDelay ([Balancer.Overdue]). As
+// long as its outcome is not known, the backend is a suspect: every scheduler chooses the others, and it again if there
+// are none, if they are tried or full, or if all are suspects. One successful Report ends that, whichever dial it is of. A suspect
+// is not ejected, and not passed over by pins: affinity ends with failures only.
 //
 // # Retries
 //

@@ -138,6 +138,9 @@ func (b *Balancer) answered(be *backend, meaning bool) {
 	if be.strikes.Load() != 0 {
 		be.strikes.Store(0)
 	}
+	if be.suspectUntil.Load() != 0 {
+		be.suspectUntil.Store(0)
+	}
 	e := be.ejection.Load()
 	if e == nil || e.back && b.now()-e.returned < forgetAfter || e.out() && !meaning && e.testing.Load() == 0 {
 		return

@@ -43,8 +43,9 @@ func (e *estimate) add(took time.Duration) {
 }
 
 // atLeast takes in a dial that had no answer yet when it ended after took. It counts only if it lasted longer than one
-// would expect: without it, a backend that has become slower than its hedge delay would lose every race against the
-// second dial, none of its times would be learnt, and it would be hedged for ever.
+// would expect: without it, a backend that has become slower than its hedge delay would be hedged for ever where those
+// that lose the race against the second dial are given up. A dial that has failed by being silent is no sample: because a
+// backend is dead, the next client is not to wait for longer.
 func (e *estimate) atLeast(took time.Duration) {
 	if _, t := e.load(); t.samples > 0 && took > time.Duration(t.mean)*tick {
 		e.add(took)
@@ -64,6 +65,12 @@ func (t connectTimes) after(sample int64) connectTimes {
 
 func (t connectTimes) pack() uint64 {
 	return uint64(t.samples)<<(2*tickBits) | uint64(t.mean)<<tickBits | uint64(t.deviation)
+}
+
+// known reports whether there are enough samples for hedge to be as low as it may be.
+func (e *estimate) known() bool {
+	_, t := e.load()
+	return maxHedge>>t.samples <= minHedge
 }
 
 // hedge is how long an answer may take before it is late: the mean and four deviations, within the bounds. As long as

@@ -28,10 +28,15 @@ func TestHedgeDelay(t *testing.T) {
 	}
 	connectTimesOf(b, 200*time.Microsecond, 300)
 	require.Equal(t, minHedge, b.HedgeDelay(addr(1)), "never below")
-	require.Equal(t, maxHedge, b.HedgeDelay(addr(2)), "each has its own")
+	require.Equal(t, minHedge, b.HedgeDelay(addr(2)), "what does for the one should do for the other")
 
 	connectTimesOf(b, 40*time.Millisecond, 300)
 	require.InDelta(t, 40*time.Millisecond, b.HedgeDelay(addr(1)), float64(time.Millisecond), "no deviation")
+	for range 300 {
+		b.Report(anyone, addr(2), 200*time.Microsecond, nil)
+	}
+	require.Equal(t, minHedge, b.HedgeDelay(addr(2)), "each has its own")
+	require.InDelta(t, 40*time.Millisecond, b.HedgeDelay(addr(1)), float64(time.Millisecond), "each has its own")
 	connectTimesOf(b, 20*time.Second, 300)
 	require.Equal(t, maxHedge, b.HedgeDelay(addr(1)), "never above")
 	require.Equal(t, maxHedge, status(t, b, 1).HedgeDelay)
@@ -72,19 +77,24 @@ func TestFewDialsAreLate(t *testing.T) {
 
 // A backend that is slower than it was loses every race against the second dial. It must not be hedged for ever.
 func TestLostRacesAreLearntFrom(t *testing.T) {
-	for _, err := range []error{errGivenUp, errSilent} {
-		b := startingAt(0, 1)
-		connectTimesOf(b, 30*time.Millisecond, 200)
-		before := b.HedgeDelay(addr(1))
-		b.Report(anyone, addr(1), time.Millisecond, err)
-		require.Equal(t, before, b.HedgeDelay(addr(1)), "a client that left at once says nothing")
-		connectTimesOf(b, time.Millisecond, 200)
-		for range 50 {
-			b.Report(anyone, addr(1), b.HedgeDelay(addr(1))+5*time.Millisecond, err)
-		}
-		require.Greater(t, b.HedgeDelay(addr(1)), 50*time.Millisecond)
-	}
 	b := startingAt(0, 1)
+	connectTimesOf(b, 30*time.Millisecond, 200)
+	before := b.HedgeDelay(addr(1))
+	b.Report(anyone, addr(1), time.Millisecond, errGivenUp)
+	require.Equal(t, before, b.HedgeDelay(addr(1)), "a client that left at once says nothing")
+	connectTimesOf(b, time.Millisecond, 200)
+	for range 50 {
+		b.Report(anyone, addr(1), b.HedgeDelay(addr(1))+5*time.Millisecond, errGivenUp)
+	}
+	require.Greater(t, b.HedgeDelay(addr(1)), 50*time.Millisecond)
+
+	b = startingAt(0, 1)
+	connectTimesOf(b, time.Millisecond, 200)
+	for range 5 {
+		b.Report(anyone, addr(1), 250*time.Millisecond, errSilent)
+		require.Equal(t, minHedge, b.HedgeDelay(addr(1)), "the next client does not wait for longer")
+	}
+	b = startingAt(0, 1)
 	b.Report(anyone, addr(1), time.Millisecond, errGivenUp)
 	require.Equal(t, maxHedge, b.HedgeDelay(addr(1)), "no time of an answer is known yet")
 }

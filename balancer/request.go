@@ -13,15 +13,16 @@ type request struct {
 	tried       []netip.AddrPort
 	view        *view
 	balancer    *Balancer
+	trusting    bool // suspects are taken as well
 }
 
-// takes reports whether the connection may go to be: not tried, not at its limit, not ejected. It changes nothing: what
+// takes reports whether the connection may go to be: not tried, not at its limit, not ejected, no suspect. It changes nothing: what
 // it saw may be over by the time of the claim.
 func (r *request) takes(be *backend) bool {
-	return r.wants(be) && !r.out(be)
+	return r.wants(be) && !r.out(be) && !r.suspects(be)
 }
 
-// wants is takes without regard to ejection.
+// wants is takes without regard to ejection and suspicion.
 func (r *request) wants(be *backend) bool {
 	return be.load.free(r.view.limit) && !slices.Contains(r.tried, be.addr)
 }

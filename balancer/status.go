@@ -28,6 +28,7 @@ type BackendStatus struct {
 
 // Counters are what has happened to the backends of a Balancer since New.
 type Counters struct {
+	Suspicions     uint64 // begun, see Overdue
 	Ejections      uint64 // begun, or made longer by a failed test
 	ProbesAnswered uint64 // ejections ended by the prober
 	ProbesFailed   uint64
@@ -49,7 +50,7 @@ func (b *Balancer) Backends() []BackendStatus {
 			Picked:     be.picked.Load(),
 			Connected:  be.connected.Load(),
 			Failed:     be.failed.Load(),
-			HedgeDelay: be.connects.hedge(),
+			HedgeDelay: b.hedge(be),
 		}
 		if last := be.last.Load(); last != nil {
 			list[i].LastError, list[i].LastErrorTime = last.err.Error(), last.at
@@ -67,6 +68,7 @@ func (b *Balancer) Backends() []BackendStatus {
 // Counters returns the counters.
 func (b *Balancer) Counters() Counters {
 	return Counters{
+		Suspicions:     b.counts.suspicions.Load(),
 		Ejections:      b.counts.ejections.Load(),
 		ProbesAnswered: b.counts.probesAnswered.Load(),
 		ProbesFailed:   b.counts.probesFailed.Load(),

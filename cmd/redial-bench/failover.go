@@ -134,7 +134,7 @@ func (r *failoverReport) measure(ctx context.Context, p *pods, sc scene, faults 
 	return nil
 }
 
-// measureFailover returns one sample, or one per wave.
+// measureFailover returns one sample, or with waves one of the first and one of the others.
 func (s *system) measureFailover(ctx context.Context, p *pods, sc scene, f fault, o *failoverOptions) (samples []*failoverSample, err error) {
 	if err := errors.Join(p.heal(), forgetFlows()); err != nil {
 		return nil, err

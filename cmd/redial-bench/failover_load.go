@@ -26,11 +26,15 @@ type failoverSample struct {
 	Late time.Duration `json:"late"`
 }
 
+// laterWaves is how many waves follow the first, each when the one before is over. They count as one, so that the machine's
+// moods even out.
+const laterWaves = 4
+
 // failoverLoad is the clients, all served by one thread: each connects, asks once, and closes. They begin when it is their
 // time, whether or not earlier ones have been answered, so that a stall is seen in full.
 type failoverLoad struct {
 	Rate           int           // clients per second
-	Wave           int           // or clients at once, twice
+	Wave           int           // or clients at once, and laterWaves times once more
 	For            time.Duration // that are counted
 	Warm           time.Duration // that are not, before
 	Patience       time.Duration // from when a client was to begin
@@ -71,7 +75,7 @@ func failoverLoadCommand() *cobra.Command {
 	}
 	f := cmd.Flags()
 	f.IntVar(&l.Rate, "rate", 0, "clients per second")
-	f.IntVar(&l.Wave, "wave", 0, "clients at once, twice, instead of a rate")
+	f.IntVar(&l.Wave, "wave", 0, "clients at once, again and again, instead of a rate")
 	f.DurationVar(&l.For, "for", time.Second, "how long, with a rate")
 	f.DurationVar(&l.Warm, "warm", 0, "how long before that, with a rate")
 	f.DurationVar(&l.Patience, "patience", 10*time.Second, "how long a client waits")
@@ -102,7 +106,7 @@ func (l *failoverLoad) measure(remote netip.AddrPort) (samples []failoverSample,
 	}
 	quietly()
 	if l.Rate > 0 {
-		if err := l.run(l.count(l.Warm), time.Second/time.Duration(l.Rate)); err != nil {
+		if err := l.run(1, l.count(l.Warm), time.Second/time.Duration(l.Rate)); err != nil {
 			return nil, err
 		}
 	}
@@ -110,14 +114,12 @@ func (l *failoverLoad) measure(remote netip.AddrPort) (samples []failoverSample,
 	if _, err := bufio.NewReader(os.Stdin).ReadString('\n'); err != nil {
 		return nil, fmt.Errorf("waiting to be told to go on: %w", err)
 	}
-	phases, n, interval := 1, l.count(l.For), time.Duration(0)
-	if l.Wave > 0 {
-		phases, n = 2, l.Wave
-	} else {
-		interval = time.Second / time.Duration(l.Rate)
+	if l.Wave == 0 {
+		err := l.run(1, l.count(l.For), time.Second/time.Duration(l.Rate))
+		return []failoverSample{l.sample}, err
 	}
-	for range phases {
-		if err := l.run(n, interval); err != nil {
+	for _, waves := range []int{1, laterWaves} {
+		if err := l.run(waves, l.Wave, 0); err != nil {
 			return nil, err
 		}
 		samples = append(samples, l.sample)
@@ -129,10 +131,22 @@ func (l *failoverLoad) count(d time.Duration) int {
 	return int(int64(l.Rate) * int64(d) / int64(time.Second))
 }
 
-// run begins n clients at an interval and waits until all of them are over.
-func (l *failoverLoad) run(n int, interval time.Duration) error {
+// run makes a sample of waves of clients.
+func (l *failoverLoad) run(waves, n int, interval time.Duration) error {
+	l.took, l.sample = make([]time.Duration, 0, waves*n), failoverSample{Asked: waves * n}
+	for range waves {
+		if err := l.wave(n, interval); err != nil {
+			return err
+		}
+	}
+	slices.Sort(l.took)
+	l.sample.P50, l.sample.P99, l.sample.Max = percentile(l.took, 50), percentile(l.took, 99), percentile(l.took, 100)
+	return nil
+}
+
+// wave begins n clients at an interval and waits until all of them are over.
+func (l *failoverLoad) wave(n int, interval time.Duration) error {
 	l.clients, l.begun, l.open, l.oldest = make([]failoverClient, n), 0, 0, 0
-	l.took, l.sample = make([]time.Duration, 0, n), failoverSample{Asked: n}
 	start := time.Now().Add(5 * time.Millisecond)
 	for i := range l.clients {
 		l.clients[i] = failoverClient{id: l.next, due: start.Add(time.Duration(i) * interval)}
@@ -172,8 +186,6 @@ func (l *failoverLoad) run(n int, interval time.Duration) error {
 		}
 		l.giveUp(time.Now())
 	}
-	slices.Sort(l.took)
-	l.sample.P50, l.sample.P99, l.sample.Max = percentile(l.took, 50), percentile(l.took, 99), percentile(l.took, 100)
 	return nil
 }
 

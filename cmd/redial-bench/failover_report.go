@@ -23,7 +23,7 @@ type failoverReport struct {
 type failoverSeries struct {
 	Scene    string            `json:"scene"`
 	Fault    string            `json:"fault"`
-	Wave     int               `json:"wave,omitempty"` // from 1; 0: not of a wave
+	Wave     int               `json:"wave,omitempty"` // 1: the first; 2: those after it; 0: no wave
 	System   string            `json:"system"`
 	Lossless bool              `json:"lossless"` // each client could have been saved
 	Samples  []*failoverSample `json:"samples"`
@@ -54,8 +54,11 @@ func (r *failoverReport) find(scene, fault, system string, wave int) *failoverSe
 // title names a series without its system.
 func (s *failoverSeries) title() string {
 	title := s.Scene + ": " + s.Fault
-	if s.Wave > 0 {
-		title += fmt.Sprintf(", wave %d", s.Wave)
+	switch s.Wave {
+	case 1:
+		title += ", first wave"
+	case 2:
+		title += fmt.Sprintf(", %d more waves", laterWaves)
 	}
 	return title
 }

@@ -53,8 +53,11 @@ func TestFailoverOnASmallScale(t *testing.T) {
 		require.NotNil(t, s, "%s: %s, %s", scene, fault, system)
 		require.Len(t, s.Samples, 1)
 		want := 200
-		if wave > 0 {
+		switch wave {
+		case 1:
 			want = 60
+		case 2:
+			want = 60 * laterWaves
 		}
 		assert.Equal(t, want, s.Samples[0].Asked)
 		assert.Zero(t, s.Samples[0].Failures.Wrong)
@@ -153,7 +156,7 @@ func TestClientsTellHowTheyFailed(t *testing.T) {
 			}()
 			l := &failoverLoad{Patience: test.patience, GreetedByPeers: test.greeted}
 			require.NoError(t, l.prepare(netip.MustParseAddrPort(listener.Addr().String())))
-			require.NoError(t, l.run(n, time.Millisecond))
+			require.NoError(t, l.run(1, n, time.Millisecond))
 			assert.Equal(t, n, l.sample.Asked)
 			assert.Equal(t, test.want, l.sample.Failures)
 			if test.want == (failures{}) {
@@ -203,7 +206,7 @@ func TestWavesAreKeptApart(t *testing.T) {
 	for wave := 1; wave <= 2; wave++ {
 		r.add(scene{name: "some", wave: true}, fault{name: allWell}, "redial", wave, &failoverSample{Asked: wave})
 	}
-	assert.Contains(t, r.tables("some", allWell), "**some: all well, wave 2**")
+	assert.Contains(t, r.tables("some", allWell), "**some: all well, 4 more waves**")
 	assert.Equal(t, 2, r.find("some", allWell, "redial", 2).Samples[0].Asked)
 }
 

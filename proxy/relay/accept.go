@@ -14,7 +14,10 @@ const acceptBatch = 16
 func (l *Listener) event(uint32) { l.accept() }
 
 // resume goes on after the others' turn.
-func (l *Listener) resume() { l.accept() }
+func (l *Listener) resume() {
+	l.queued = false
+	l.accept()
+}
 
 // alarm tries again.
 func (l *Listener) alarm() {
@@ -25,9 +28,10 @@ func (l *Listener) alarm() {
 	l.accept()
 }
 
-// accept empties the accept queue, as it has to: the next edge comes with the next connection only.
+// accept empties the accept queue, as it has to: the next edge comes with the next connection only. However many of those
+// come, one batch a turn is what new connections may take from those that are being served.
 func (l *Listener) accept() {
-	if l.waiting != nil || l.timer.set || l.slot < 0 {
+	if l.queued || l.waiting != nil || l.timer.set || l.slot < 0 {
 		return
 	}
 	defer l.loop.contain()
@@ -55,6 +59,7 @@ func (l *Listener) accept() {
 			return
 		}
 	}
+	l.queued = true
 	l.loop.more = append(l.loop.more, l)
 }
 

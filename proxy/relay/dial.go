@@ -108,7 +108,7 @@ func (c *conn) dial() bool {
 		return c.failed(err)
 	}
 	s.delay = c.hedgeDelay(c.to)
-	c.wake(min(s.delay, s.patience))
+	c.wake(min(s.delay, s.patience, firstLook))
 	return true
 }
 

@@ -23,7 +23,8 @@
 //	  └─────────────────────────────────────────────────────────────────────────────┘
 //
 // A slow dial holds up its own connection only. A dial that is refused moves to another backend at once. One that is silent
-// for longer than the backend's dials usually take gets a rival (hedge.go), and has failed after [Config.TryTimeout]. Only
+// for longer than the backend's dials usually take gets a rival (hedge.go), those that come after it avoid that backend until
+// its outcome is known, and it has failed after [Config.TryTimeout]. Only
 // when [Config.DialTimeout] is spent, when every backend has refused, or when another dial is not allowed, does the client
 // lose its connection, and then by a reset. A backend that closes or resets before a byte has moved either way counts as a
 // failed dial, too (early.go). Once a byte has been sent to a backend, nothing is ever retried.

@@ -13,10 +13,14 @@ import (
 
 // A backend that is silent for longer than its dials usually take gets a rival: another one is dialled beside it, and the
 // first to answer has the connection. Two sockets are out at most. When both have been silent for the search's patience,
-// the older one makes room for the next backend.
+// the older one makes room for the next backend; sooner, when the rival is late as well and the Balancer knows of others.
 //
 // A rival costs a descriptor more than a connection is charged for. There is one only where descriptors are left over, so
 // that it never takes the place of a client.
+
+// firstLook is when the delay is looked up for the second time: it is long as long as it is not known, and others may have
+// been answered meanwhile. After that, each time that the dial has lasted twice as long.
+const firstLook = 10 * time.Millisecond
 
 // rival is the second backend that is being dialled.
 type rival struct {
@@ -42,17 +46,30 @@ func (c *conn) hedgeDelay(backend netip.AddrPort) time.Duration {
 func (c *conn) overdue() {
 	s := c.search
 	lasted := c.loop.now - s.began
+	if lasted < s.delay { // what is usual may have become known meanwhile
+		s.delay = min(s.delay, c.hedgeDelay(c.to))
+	}
 	switch {
 	case dialOver(c.backend.fd) || s.rival.flying && dialOver(s.rival.end.fd):
 		c.wake(tick) // the loop is late, not the backend: the event is on its way
 	case c.over():
 		c.tryOther(os.ErrDeadlineExceeded)
 	case s.rival.flying && c.loop.now-s.rival.began < s.patience:
-		c.wake(s.patience - (c.loop.now - s.rival.began))
+		c.bothSilent(c.loop.now - s.rival.began)
 	case s.rival.flying:
 		c.tryOther(os.ErrDeadlineExceeded)
 	case lasted < min(s.delay, s.patience):
-		c.wake(min(s.delay, s.patience) - lasted)
+		c.wake(min(s.delay-lasted, s.patience-lasted, max(lasted, firstLook)))
+	default:
+		c.late(lasted)
+	}
+}
+
+// late is told that what is being dialled, alone, has been silent for too long.
+func (c *conn) late(lasted time.Duration) {
+	s := c.search
+	c.listener.balancer.Overdue(c.to, s.patience-lasted, s.tried)
+	switch {
 	case !c.mayRetry():
 		c.wake(s.patience)
 	case c.settings.Hedge >= 0 && c.beside():
@@ -62,6 +79,22 @@ func (c *conn) overdue() {
 	default:
 		c.tryOther(os.ErrDeadlineExceeded)
 	}
+}
+
+// bothSilent is told how long the rival has been. If others are known that are not late, the older one makes room. It is
+// waited for as an orphan all the same.
+func (c *conn) bothSilent(lasted time.Duration) {
+	s := c.search
+	if delay := c.hedgeDelay(s.rival.to); lasted < delay {
+		c.wake(min(delay, s.patience) - lasted)
+		return
+	}
+	first := rival{end: c.backend, to: c.to, began: s.began}
+	if c.listener.balancer.Overdue(s.rival.to, s.patience-lasted, s.tried) && c.mayRetry() && c.orphan(&first) {
+		c.promote()
+		return
+	}
+	c.wake(s.patience - lasted)
 }
 
 // beside dials a rival and returns false if there is none to be had.
@@ -84,7 +117,7 @@ func (c *conn) beside() bool {
 		if err == nil {
 			s.rival = rival{end: end{conn: c, fd: fd, slot: -1}, to: backend, began: c.loop.now, flying: true}
 			if err = c.watch(&s.rival.end); err == nil {
-				c.wake(s.patience)
+				c.wake(min(c.hedgeDelay(backend), s.patience))
 				return true
 			}
 			s.rival.end.close()

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -92,4 +93,65 @@ func TestHedgesLeadToEjection(t *testing.T) {
 		assert.LessOrEqual(t, s.Hedges-before.Hedges, uint64(30), "but for those that test whether it is back, and noise")
 		assert.Zero(t, s.Failed+s.Abandoned)
 	})
+}
+
+// A Service without a backend that works makes hardly more dials than it has clients, whether its backends refuse or are
+// silent, and none is turned away without a dial.
+func TestDeadServicesAreNoStorm(t *testing.T) {
+	t.Parallel()
+	lab.Run(t, func(t *testing.T, node *lab.Host) {
+		pod, err := node.AddHost("pod", "198.18.1.2/24")
+		require.NoError(t, err)
+		noStorm(t)
+		_, err = pod.Output("iptables", "-I", "INPUT", "-p", "tcp", "-j", "DROP")
+		require.NoError(t, err)
+		noStorm(t)
+	})
+}
+
+func noStorm(t *testing.T) {
+	var backends []balancer.Backend
+	for port := uint16(8080); port < 8090; port++ {
+		backends = append(backends, balancer.Backend{Addr: netip.AddrPortFrom(netip.MustParseAddr("198.18.1.2"), port), Weight: 1})
+	}
+	b := balancer.New(nil)
+	b.Update(balancer.Config{Backends: backends, Probe: true})
+	r := relay.New(relay.Config{TryTimeout: 20 * time.Millisecond, DialTimeout: 200 * time.Millisecond})
+	defer r.Shutdown(t.Context())
+	l, err := r.Listen(netip.MustParseAddrPort("127.0.0.1:61000"), "default/web/TCP", b)
+	require.NoError(t, err)
+	defer l.Close()
+	l.Serve()
+	dials := func() (n int) {
+		for _, be := range b.Backends() {
+			n += int(be.Picked)
+		}
+		return n
+	}
+	clients := func(n int) {
+		var wg sync.WaitGroup
+		for range n {
+			wg.Go(func() {
+				conn, err := net.Dial("tcp", l.Addr().String())
+				if err == nil {
+					_, err = conn.Read(make([]byte, 1))
+					conn.Close()
+				}
+				assert.ErrorIs(t, err, syscall.ECONNRESET)
+			})
+		}
+		wg.Wait()
+	}
+	for range 100 {
+		if clients(1); b.Counters().Ejections >= uint64(len(backends)) { // they have found out
+			break
+		}
+	}
+	require.GreaterOrEqual(t, b.Counters().Ejections, uint64(len(backends)))
+	const n = 300
+	before, since := dials(), time.Now()
+	clients(n)
+	extra := dials() - before - n
+	assert.GreaterOrEqual(t, extra, 0)
+	assert.LessOrEqual(t, extra, n/5+10*int(time.Since(since)/time.Second+2), "a fifth, and ten a second")
 }

@@ -37,6 +37,7 @@ type Listener struct {
 	// The loop's own:
 	slot    int32 // -1: not served
 	waiting *arrival
+	queued  bool // in loop.more
 	jammed  bool // what is in the accept queue has waited there, so that clients may be gone
 	retry   backoff
 	timer   timer // of the next retry

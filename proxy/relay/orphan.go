@@ -5,6 +5,8 @@ import (
 	"net/netip"
 	"os"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // maxOrphans is how many a loop may have. Two are enough to learn that a backend is dead.
@@ -26,30 +28,41 @@ type orphan struct {
 
 // loseRival is for a search that has found what it was looking for.
 func (c *conn) loseRival() {
-	s, lp, cfg := c.search, c.loop, &c.listener.relay.cfg
-	r := &s.rival
-	lasted := lp.now - r.began
+	r := &c.search.rival
 	r.flying = false
-	if lasted < cfg.TryTimeout && lasted >= c.hedgeDelay(r.to) && lp.orphans < maxOrphans {
-		o := &orphan{loop: lp, listener: c.listener, clientIP: c.clientIP, to: r.to, began: r.began, fd: r.end.fd, slot: r.end.slot}
-		o.timer.owner = o
-		s.charged = false
-		lp.orphans++
-		lp.slots[o.slot].source = o
-		lp.wheel.set(&o.timer, r.began+cfg.TryTimeout)
+	lasted := c.loop.now - r.began
+	if lasted >= c.hedgeDelay(r.to) && c.orphan(r) {
 		return
 	}
 	r.end.close()
 	c.listener.balancer.Report(c.clientIP, r.to, lasted, c.silence(lasted))
 }
 
+// orphan lets go of a dial, if there may be one more orphan.
+func (c *conn) orphan(r *rival) bool {
+	lp, patience := c.loop, c.listener.relay.cfg.TryTimeout
+	if lp.now-r.began >= patience || lp.orphans >= maxOrphans {
+		return false
+	}
+	o := &orphan{loop: lp, listener: c.listener, clientIP: c.clientIP, to: r.to, began: r.began, fd: r.end.fd, slot: r.end.slot}
+	o.timer.owner = o
+	c.search.charged = false
+	lp.orphans++
+	lp.slots[o.slot].source = o
+	lp.wheel.set(&o.timer, r.began+patience)
+	return true
+}
+
 // event is told that it has answered after all, or refused.
 func (o *orphan) event(events uint32) {
-	if err := dialError(o.fd, events); err != nil && !hadConnected(err) {
-		o.end(err)
-	} else {
-		o.end(context.Canceled)
+	err := dialError(o.fd, events)
+	switch {
+	case err == nil && events&unix.EPOLLOUT == 0:
+		return
+	case hadConnected(err):
+		err = context.Canceled
 	}
+	o.end(err)
 }
 
 // alarm tells that it has not.
@@ -68,4 +81,7 @@ func (o *orphan) end(why error) {
 	lp.orphans--
 	lp.relay.fds.Release(1)
 	o.listener.balancer.Report(o.clientIP, o.to, lp.now-o.began, why)
+	if why == nil {
+		o.listener.balancer.Release(o.to)
+	}
 }

@@ -34,6 +34,9 @@ type Balancer interface {
 	Release(backend netip.AddrPort)
 	// HedgeDelay returns how long a dial to backend may be silent before another one is worth being dialled beside it.
 	HedgeDelay(backend netip.AddrPort) time.Duration
+	// Overdue tells that a dial to backend has been silent for as long, and that its outcome will be known after wait. It
+	// reports whether there are backends outside tried of which that is not known.
+	Overdue(backend netip.AddrPort, wait time.Duration, tried []netip.AddrPort) bool
 	// Retry reports whether a connection may have one more dial than it has had. If so, that may be taken from a budget.
 	Retry() bool
 	// Freed tells why Pick has found nothing: nil that there is no backend outside tried, otherwise that all of them have as

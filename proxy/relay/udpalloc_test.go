@@ -26,7 +26,8 @@ func (one) WantsDestination() bool                                  { return fal
 func (o one) PickFor(c, _ netip.Addr, t []netip.AddrPort) (netip.AddrPort, bool) {
 	return o.Pick(c, t)
 }
-func (one) Freed([]netip.AddrPort) <-chan struct{} { return nil }
+func (one) Freed([]netip.AddrPort) <-chan struct{}                       { return nil }
+func (one) Overdue(netip.AddrPort, time.Duration, []netip.AddrPort) bool { return false }
 
 // A datagram there and one back, on a session that exists, allocate nothing. Both peers are bare sockets, which do not
 // allocate either.

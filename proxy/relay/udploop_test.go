@@ -20,7 +20,8 @@ func (brittle) WantsDestination() bool                  { return false }
 func (b brittle) PickFor(c, _ netip.Addr, t []netip.AddrPort) (netip.AddrPort, bool) {
 	return b.Pick(c, t)
 }
-func (brittle) Freed([]netip.AddrPort) <-chan struct{} { return nil }
+func (brittle) Freed([]netip.AddrPort) <-chan struct{}                       { return nil }
+func (brittle) Overdue(netip.AddrPort, time.Duration, []netip.AddrPort) bool { return false }
 
 // A fault in ending a session ends neither the loop, nor the process, nor a Close or Shutdown that waits for the loop.
 func TestLoopSurvivesFaultsAtTheEndOfSessions(t *testing.T) {

@@ -20,6 +20,7 @@ func testHedge(t *testing.T, new New) {
 	_, l := start(t, new, relay.Config{TryTimeout: time.Hour, DialTimeout: time.Hour}, b)
 	roundTrip(t, dial(t, l), "by the second")
 	assert.Empty(t, b.failures())
+	assert.Equal(t, []netip.AddrPort{silent}, heard(b, &b.overdue), "so that others are spared")
 	s := l.Stats()
 	assert.EqualValues(t, 1, s.Hedges)
 	assert.EqualValues(t, 1, s.Retried)
@@ -55,6 +56,40 @@ func testHedgeLost(t *testing.T, new New) {
 	b.mu.Unlock()
 	assert.Empty(t, b.failures())
 	assert.Zero(t, l.Stats().Retried)
+}
+
+// That the loser answers after all counts for its backend.
+func testHedgeAnsweredLate(t *testing.T, new New) {
+	silent, wake := silentBackend(t)
+	good := backend(t, echo)
+	b := balance(silent, good)
+	b.hedge = soon
+	_, l := start(t, new, relay.Config{TryTimeout: time.Hour, DialTimeout: time.Hour}, b)
+	roundTrip(t, dial(t, l), "by the second")
+	wake() // it answers when the SYN is sent again, after a second
+	eventually(t, func() bool { return len(heard(b, &b.answered)) == 2 }, "the answer")
+	assert.Equal(t, []netip.AddrPort{good, silent}, heard(b, &b.answered))
+	b.mu.Lock()
+	assert.Zero(t, b.active[silent], "nobody has that connection")
+	b.mu.Unlock()
+	assert.EqualValues(t, 1, l.Stats().Connected)
+}
+
+// Two silent ones cost no more than their delays, if there are others that are not known to be.
+func testHedgeBothSilent(t *testing.T, new New) {
+	first, _ := silentBackend(t)
+	second, _ := silentBackend(t)
+	b := balance(first, second, backend(t, echo))
+	b.hedge, b.trusts = soon, true
+	_, l := start(t, new, relay.Config{TryTimeout: time.Hour, DialTimeout: time.Hour}, b)
+	conn := dial(t, l)
+	roundTrip(t, conn, "by the third")
+	assert.Empty(t, b.failures())
+	assert.EqualValues(t, 2, l.Stats().Hedges)
+	assert.Contains(t, heard(b, &b.overdue), first)
+	assert.Contains(t, heard(b, &b.overdue), second)
+	conn.Close()
+	eventually(t, func() bool { return l.Stats().Active == 0 }, "the end")
 }
 
 func testHedgesTwoAtMost(t *testing.T, new New) {

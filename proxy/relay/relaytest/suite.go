@@ -121,6 +121,8 @@ func Run(t *testing.T, new New) {
 		"HedgeFindsTheDead":                 testHedgeFindsTheDead,
 		"HedgeLost":                         testHedgeLost,
 		"HedgesTwoAtMost":                   testHedgesTwoAtMost,
+		"HedgeAnsweredLate":                 testHedgeAnsweredLate,
+		"HedgeBothSilent":                   testHedgeBothSilent,
 		"HedgeOff":                          testHedgeOff,
 		"HedgeAndClientLeaves":              testHedgeAndClientLeaves,
 		"HedgeRefused":                      testHedgeRefused,
@@ -176,9 +178,12 @@ type balancer struct {
 	active   map[netip.AddrPort]int
 	misuse   error
 	onPick   func()
-	hedge    time.Duration // how long each may be silent; 0: an hour
-	retries  int           // how many there have been
-	refuses  bool          // them
+	hedge    time.Duration    // how long each may be silent; 0: an hour
+	retries  int              // how many there have been
+	refuses  bool             // them
+	overdue  []netip.AddrPort // those that were said to be
+	trusts   bool             // that others are not
+	answered []netip.AddrPort // every success reported
 }
 
 func balance(backends ...netip.AddrPort) *balancer {
@@ -231,6 +236,7 @@ func (b *balancer) Report(_ netip.Addr, a netip.AddrPort, _ time.Duration, err e
 		return
 	}
 	b.active[a]++
+	b.answered = append(b.answered, a)
 }
 
 func (b *balancer) Fail(_ netip.Addr, a netip.AddrPort, _ error) {
@@ -288,6 +294,15 @@ func (b *balancer) HedgeDelay(netip.AddrPort) time.Duration {
 	return cmp.Or(b.hedge, time.Hour)
 }
 
+func (b *balancer) Overdue(a netip.AddrPort, wait time.Duration, _ []netip.AddrPort) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if wait > 0 {
+		b.overdue = append(b.overdue, a)
+	}
+	return b.trusts
+}
+
 func (b *balancer) Retry() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -305,6 +320,13 @@ func (b *balancer) failures() []netip.AddrPort {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return slices.Clone(b.failed)
+}
+
+// heard returns what a field says now.
+func heard[T any](b *balancer, field *[]T) []T {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return slices.Clone(*field)
 }
 
 func (b *balancer) balanced() bool {
