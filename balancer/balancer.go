@@ -40,13 +40,14 @@ type Balancer struct {
 	retries   budget
 	waiters   waiters
 	counts    counts
+	watch     func(Ejection) // nil: nobody does
 
 	ejecting sync.Mutex // serialises changes of ejections; held while Prober.mu is taken, never the other way round
 	updating sync.Mutex // serialises Update; nothing else takes it
 }
 
 // counts are the atomics behind Counters.
-type counts struct{ ejections, probesAnswered, probesFailed, full atomic.Uint64 }
+type counts struct{ ejections, probesAnswered, probesFailed, full, retriesRefused atomic.Uint64 }
 
 // New returns a Balancer without backends. The prober brings ejected backends back. It may be nil: then each comes back
 // by a connection that finds it answering once its time is up.
