@@ -192,7 +192,7 @@ func (p *Proxier) serviceStatus(svc *config.Service, fronts map[config.ServicePo
 func (f *frontend) status(port *config.ServicePort, node config.Node, drops bool) FrontendStatus {
 	s := FrontendStatus{
 		Family: f.key.family, Pool: f.key.pool, ProxyPort: f.port, Serving: f.open, Stats: f.stats(),
-		Pins: f.balancer.Pins(), Evictions: f.balancer.Evictions(),
+		Pins: f.balancer.Pins(), Evictions: f.balancer.Counters().Evictions,
 		Listen: []string{}, VIPs: []VIPStatus{}, Backends: []BackendStatus{},
 	}
 	for _, addr := range slices.SortedFunc(maps.Keys(f.listeners), netip.AddrPort.Compare) {

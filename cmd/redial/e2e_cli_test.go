@@ -183,6 +183,7 @@ func TestValidateOptions(t *testing.T) {
 		"--tcp-keepalive 0s":                                          func(o *options) { o.keepAlive = 0 },
 		"--tcp-user-timeout 0s":                                       func(o *options) { o.userTimeout = 0 },
 		"--drain-timeout -1s: must not be negative":                   func(o *options) { o.drainTimeout = -time.Second },
+		"--max-connections -1: must not be negative":                  func(o *options) { o.maxConnections = -1 },
 		`--proxy-port-range: port range "70000"`:                      func(o *options) { o.portRange = "70000" },
 		"--proxy-bind-address":                                        func(o *options) { o.bindAddresses = []string{"localhost"} },
 	} {

@@ -145,6 +145,7 @@ func wire(opts *options, log *logrus.Entry, fds int) (*node, error) {
 		KeepAlive:        opts.keepAlive,
 		UserTimeout:      opts.userTimeout,
 		UDPTimeout:       opts.udpTimeout,
+		MaxConnections:   opts.maxConnections,
 		Mark:             n.steer.mark,
 		ListenControl:    n.steer.listen,
 		Loops:            loops(),
