@@ -133,6 +133,9 @@ func (r *request) choose() *backend {
 	return be
 }
 
+// Scheduler returns the one in force.
+func (b *Balancer) Scheduler() Scheduler { return b.view.Load().name }
+
 // WantsDestination reports whether it makes a difference to name the destination: whether finding out is worth a system
 // call.
 func (b *Balancer) WantsDestination() bool { return b.view.Load().name == DestinationHash }

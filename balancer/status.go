@@ -33,12 +33,12 @@ type BackendStatus struct {
 
 // Counters are what has happened to the backends of a Balancer since New.
 type Counters struct {
-	Ejections      uint64 // begun, or made longer by a failed test
-	ProbesAnswered uint64 // ejections ended by the prober
-	ProbesFailed   uint64
-	Full           uint64 // picks in vain because all backends were at MaxPerBackend
-	RetriesRefused uint64 // dials after a failed one that the retry budget did not allow
-	Evictions      uint64 // pins forgotten because there were too many clients
+	Ejections      uint64 `json:"ejections"`      // begun, or made longer by a failed test
+	ProbesAnswered uint64 `json:"probesAnswered"` // ejections ended by the prober
+	ProbesFailed   uint64 `json:"probesFailed"`
+	Full           uint64 `json:"full"`           // picks in vain because all backends were at MaxPerBackend
+	RetriesRefused uint64 `json:"retriesRefused"` // dials after a failed one that the retry budget did not allow
+	Evictions      uint64 `json:"evictions"`      // pins forgotten because there were too many clients
 }
 
 // Add returns the sum of c and o.

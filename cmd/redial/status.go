@@ -204,7 +204,7 @@ func printBackends(w io.Writer, s *proxy.ServiceStatus, now time.Time) {
 					last = fmt.Sprintf("%s ago: %s", now.Sub(*b.LastTime).Round(time.Second), b.LastError)
 				}
 				state := b.State
-				if b.EjectedUntil != nil {
+				if b.Ejection != nil {
 					state = "ejected"
 				}
 				fmt.Fprintf(w, "%s/%s\t%s\t%s\t%s\t%d\t%d\t%d\t%s\n", s.Namespace, s.Name, portName(p), b.Address, state, b.Active, b.Connected, b.Failed, last)
