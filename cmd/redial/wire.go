@@ -217,6 +217,8 @@ func (n *node) status() status {
 		Following:    n.source.Following(),
 		Interception: n.steer.name,
 		ProxyPorts:   n.opts.ports.String(),
+		Usage:        n.relay.Usage(),
+		Totals:       n.relay.Totals(),
 		Status:       n.proxier.Status(),
 	}
 	if n.steer.rules != nil {

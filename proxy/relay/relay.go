@@ -268,7 +268,10 @@ func (r *Relay) stopLoops() {
 }
 
 // Totals are the counters of all listeners there have been.
-type Totals struct{ TCP, UDP Stats }
+type Totals struct {
+	TCP Stats `json:"tcp"`
+	UDP Stats `json:"udp"`
+}
 
 // Totals adds up all listeners, those that have been closed included, so that no count is ever less than before.
 func (r *Relay) Totals() Totals {
