@@ -62,11 +62,11 @@ type PortStatus struct {
 	Protocol config.Protocol `json:"protocol"`
 	Port     uint16          `json:"port"`
 	Affinity time.Duration   `json:"affinity,omitempty"` // nanoseconds; 0 means none
+	// Asked are the annotations in force, "idle-timeout=5m0s".
+	Asked []string `json:"asked,omitempty"`
 	// Limit is that of connections, if the Service asks for one; its frontends share it.
-	Limit *relay.LimitStatus `json:"limit,omitempty"`
-	// MaxPerBackend is the limit of each backend's; 0 means none.
-	MaxPerBackend int              `json:"maxConnectionsPerBackend,omitempty"`
-	Fronts        []FrontendStatus `json:"frontends"`
+	Limit  *relay.LimitStatus `json:"limit,omitempty"`
+	Fronts []FrontendStatus   `json:"frontends"`
 }
 
 // FrontendStatus is one family's listener of a Service port, for one pool of endpoints.
@@ -195,7 +195,7 @@ func (p *Proxier) serviceStatus(svc *config.Service, fronts map[config.ServicePo
 		port := &svc.Ports[i]
 		ps := PortStatus{
 			Name: port.Name.Port, Protocol: port.Name.Protocol, Port: port.Port, Affinity: port.Affinity,
-			MaxPerBackend: int(port.Settings.Value().MaxPerBackend.Or(0)), Fronts: []FrontendStatus{},
+			Asked: port.Settings.Asked(), Fronts: []FrontendStatus{},
 		}
 		if limit := p.limits[port.Name]; limit != nil {
 			limited := limit.Status()

@@ -55,7 +55,7 @@ they try again. An address marked (node) is for clients on this node, (elsewhere
 
 -o wide adds the backends (weight, connections, failures, how long a connection takes, and of
 those that are left out for their failures: since when, why, and when they are tested again), the
-schedulers, the limits, and all counters that are not 0. Naming Services shows only these, so.
+schedulers, what annotations ask for, and all counters that are not 0. Naming Services shows only these, so.
 -o json has everything; counters have the same names there.`,
 		RunE: func(cmd *cobra.Command, names []string) error {
 			if output != "" && output != "wide" && output != "json" {
@@ -117,7 +117,7 @@ func (s *status) print(w io.Writer, wide bool, now time.Time) error {
 			printBackends(t, &s.Services[i], now)
 		}
 		t.Flush()
-		fmt.Fprintln(t, "\nSERVICE\tPORT\tSCHEDULER\tLIMITS\tCOUNTERS")
+		fmt.Fprintln(t, "\nSERVICE\tPORT\tSCHEDULER\tSETTINGS\tCOUNTERS")
 		for i := range s.Services {
 			printCounters(t, &s.Services[i])
 		}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"reflect"
+	"slices"
 	"strings"
 	"time"
 
@@ -152,22 +153,25 @@ func printCounters(w io.Writer, s *proxy.ServiceStatus) {
 			if len(counters) == 0 {
 				counters = []string{"all 0"}
 			}
-			fmt.Fprintf(w, "%s/%s\t%s\t%s\t%s\t%s\n", s.Namespace, s.Name, portName(p), f.Scheduler, limits(p), strings.Join(counters, ", "))
+			fmt.Fprintf(w, "%s/%s\t%s\t%s\t%s\t%s\n", s.Namespace, s.Name, portName(p), f.Scheduler, settingsOf(p), strings.Join(counters, ", "))
 		}
 	}
 }
 
-// limits are those that a Service asks for.
-func limits(p proxy.PortStatus) string {
-	var parts []string
-	if l := p.Limit; l != nil && l.Max > 0 {
-		parts = append(parts, fmt.Sprintf("%d of %d connections", l.Used, l.Max))
-	}
-	if p.MaxPerBackend > 0 {
-		parts = append(parts, fmt.Sprintf("%d per backend", p.MaxPerBackend))
+// settingsOf are what a Service asks for, and how much of its limits is used.
+func settingsOf(p proxy.PortStatus) string {
+	const most = 64 // bytes; weights can be many
+	parts := slices.Clone(p.Asked)
+	for i, a := range parts {
+		if len(a) > most {
+			parts[i] = a[:most] + "..."
+		}
 	}
 	if l := p.Limit; l != nil {
-		parts = append(parts, fmt.Sprintf("%d of %d waiting for at most %s", l.Waiting, l.Queue, l.Timeout))
+		if l.Max > 0 {
+			parts = append(parts, fmt.Sprintf("%d connections count", l.Used))
+		}
+		parts = append(parts, fmt.Sprintf("%d of at most %d wait, each for %s", l.Waiting, l.Queue, l.Timeout))
 	}
 	if parts == nil {
 		return "-"
