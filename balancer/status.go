@@ -56,6 +56,8 @@ type Ejection struct {
 	Since   time.Time // when it began
 	Until   time.Time // if it is not over, when the backend is tested
 	Err     error     // the latest failure that was a reason
+	// Ejected is how many are ejected now, of so many Backends.
+	Ejected, Backends int
 }
 
 // Watch has f called for each Ejection. It must be called before the first Update. f is called by whoever dials or probes:
@@ -66,7 +68,7 @@ func (b *Balancer) tell(be *backend, e *ejection) {
 	if b.watch == nil {
 		return
 	}
-	news := Ejection{Backend: be.addr, Back: e.back, Since: b.born.Add(e.since), Err: e.why}
+	news := Ejection{Backend: be.addr, Back: e.back, Since: b.born.Add(e.since), Err: e.why, Ejected: b.Ejected(), Backends: b.Len()}
 	if !e.back {
 		news.Until = b.born.Add(e.until)
 	}

@@ -24,7 +24,7 @@ func TestNewsOfEjections(t *testing.T) {
 		began := time.Now()
 		b.Report(anyone, addr(1), 0, syscall.ETIMEDOUT)
 		b.Report(anyone, addr(1), 0, syscall.ETIMEDOUT)
-		require.Equal(t, []Ejection{{Backend: addr(1), Since: began, Until: began.Add(800 * time.Millisecond), Err: syscall.ETIMEDOUT}}, news)
+		require.Equal(t, []Ejection{{Backend: addr(1), Since: began, Until: began.Add(800 * time.Millisecond), Err: syscall.ETIMEDOUT, Ejected: 1, Backends: 2}}, news)
 		require.Equal(t, 1, b.Ejected())
 
 		time.Sleep(3 * time.Second) // two tests have been refused
@@ -40,7 +40,7 @@ func TestNewsOfEjections(t *testing.T) {
 		time.Sleep(3 * time.Second)
 		synctest.Wait()
 		require.Len(t, news, 2)
-		require.Equal(t, Ejection{Backend: addr(1), Back: true, Since: began, Err: errRefused}, news[1])
+		require.Equal(t, Ejection{Backend: addr(1), Back: true, Since: began, Err: errRefused, Backends: 2}, news[1])
 		require.Zero(t, b.Ejected())
 		s = status(t, b, 1)
 		require.Zero(t, s.EjectedSince)

@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"fmt"
 	"sync"
 	"time"
 
@@ -35,7 +36,9 @@ func (l *ejectionLog) of(key frontendKey) func(balancer.Ejection) {
 			}
 			return
 		}
-		log := l.log.WithFields(key.fields()).WithField("backend", e.Backend).WithError(e.Err)
+		log := l.log.WithFields(key.fields()).WithError(e.Err).WithFields(logrus.Fields{
+			"backend": e.Backend, "ejected": fmt.Sprintf("%d of %d", e.Ejected, e.Backends),
+		})
 		if e.Back {
 			log.WithField("after", time.Since(e.Since).Round(time.Millisecond)).Info("backend is back")
 		} else {

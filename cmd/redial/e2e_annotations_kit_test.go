@@ -76,7 +76,9 @@ func (a *annotated) endpointsAre(asked annotations, backends ...string) {
 	a.t.Helper()
 	a.slices = endpoints(a.name, "[{port: 8080}]", backends...)
 	a.writeAnnotated(asked)
-	a.await(a.name+" has its endpoints", func(s *status) bool { return len(s.front(a.name).Backends) == len(backends) })
+	a.await(a.name+" has its endpoints", func(s *status) bool {
+		return slices.EqualFunc(s.front(a.name).Backends, backends, func(b proxy.BackendStatus, ip string) bool { return b.Address == ip+":8080" })
+	})
 }
 
 func (a *annotated) stats() proxy.FrontendStatus { return a.status().front(a.name) }
@@ -146,7 +148,7 @@ func assertReset(t *testing.T, from *lab.Host, address string) {
 	require.True(t, errors.Is(err, syscall.ECONNRESET), "%s: %v", address, err)
 }
 
-// connectFrom is dial with a source address.
+// dialFrom is dial with a source address.
 func dialFrom(t *testing.T, from *lab.Host, source, address string) string {
 	t.Helper()
 	var conn net.Conn
@@ -175,3 +177,5 @@ func (r *instance) listening() (sockets []string) {
 	slices.Sort(sockets)
 	return sockets
 }
+
+func deadlineIn(d time.Duration) time.Time { return time.Now().Add(d) }

@@ -148,14 +148,8 @@ func (all *status) printService(w io.Writer, s *proxy.ServiceStatus) {
 			fmt.Fprintf(w, "%s\t%s\tnot served\n", name, portName(p))
 		}
 		for _, f := range p.Fronts {
-			usable := 0
-			for _, b := range f.Backends {
-				if b.State != proxy.StateUnused {
-					usable++
-				}
-			}
 			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%d/%d\t%d\t%d\t%d\t%d\t%s\n", name, portName(p), all.addresses(f), proxyPort(f), clients(f),
-				usable, len(f.Backends), f.Stats.Active, f.Stats.Accepted, f.Stats.Retried, failed(f.Stats), notes(p, f))
+				usableOf(f), len(f.Backends), f.Stats.Active, f.Stats.Accepted, f.Stats.Retried, failed(f.Stats), notes(p, f))
 		}
 	}
 }

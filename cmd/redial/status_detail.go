@@ -69,6 +69,15 @@ func ejectedOf(f proxy.FrontendStatus) (n int) {
 	return n
 }
 
+func usableOf(f proxy.FrontendStatus) (n int) {
+	for _, b := range f.Backends {
+		if b.State != proxy.StateUnused {
+			n++
+		}
+	}
+	return n
+}
+
 // notes are what deserves attention, beyond the columns.
 func notes(p proxy.PortStatus, f proxy.FrontendStatus) string {
 	var notes []string
@@ -77,7 +86,11 @@ func notes(p proxy.PortStatus, f proxy.FrontendStatus) string {
 			notes = append(notes, fmt.Sprintf(format, n))
 		}
 	}
-	note(uint64(ejectedOf(f)), "%d ejected")
+	if n := ejectedOf(f); n > 0 && n == usableOf(f) {
+		notes = append(notes, "ALL BACKENDS EJECTED")
+	} else {
+		note(uint64(n), "%d ejected")
+	}
 	if l := p.Limit; l != nil {
 		if l.Max > 0 && l.Used >= l.Max {
 			note(uint64(l.Max), "at its limit of %d")
@@ -87,7 +100,7 @@ func notes(p proxy.PortStatus, f proxy.FrontendStatus) string {
 	s := f.Stats
 	note(s.Limited-s.QueueTimeouts, "%d refused by a limit")
 	note(s.QueueTimeouts, "%d waited too long")
-	note(s.ShareWaits, "%d times at its share of connections")
+	note(s.ShareWaits, "waited for a share of all connections (%d times)")
 	note(s.FDWaits, "%d waited for descriptors")
 	note(s.AcceptErrors, "%d accept errors")
 	note(s.Evicted, "%d sessions evicted")
