@@ -196,10 +196,10 @@ func TestPinsAreBounded(t *testing.T) {
 	b.Report(client(1), addr(1), 0, nil) // in use: 2 is now the longest unused
 	require.EqualValues(t, 4, pickFor(b, 4))
 	require.Equal(t, 3, b.Pins())
-	require.EqualValues(t, 1, b.Evictions())
+	require.EqualValues(t, 1, b.Counters().Evictions)
 	require.EqualValues(t, 1, pickFor(b, 1))
 	require.EqualValues(t, 3, pickFor(b, 3), "picking alone is no use: 3 is the longest unused and makes room for 2")
 	require.EqualValues(t, 5, pickFor(b, 2))
 	require.EqualValues(t, 1, pickFor(b, 3))
-	require.EqualValues(t, 3, b.Evictions())
+	require.EqualValues(t, 3, b.Counters().Evictions)
 }

@@ -41,13 +41,14 @@ type Balancer struct {
 	waiters   waiters
 	connects  estimate // of all backends
 	counts    counts
+	watch     func(Ejection) // nil: nobody does
 
 	ejecting sync.Mutex // serialises changes of ejections; held while Prober.mu is taken, never the other way round
 	updating sync.Mutex // serialises Update; nothing else takes it
 }
 
 // counts are the atomics behind Counters.
-type counts struct{ suspicions, ejections, probesAnswered, probesFailed, full atomic.Uint64 }
+type counts struct{ suspicions, ejections, probesAnswered, probesFailed, full, retriesRefused atomic.Uint64 }
 
 // New returns a Balancer without backends. The prober brings ejected backends back. It may be nil: then each comes back
 // by a connection that finds it answering once its time is up.
@@ -137,6 +138,9 @@ func (r *request) choose() *backend {
 	}
 	return be
 }
+
+// Scheduler returns the one in force.
+func (b *Balancer) Scheduler() Scheduler { return b.view.Load().name }
 
 // WantsDestination reports whether it makes a difference to name the destination: whether finding out is worth a system
 // call.

@@ -57,5 +57,9 @@ func (b *Balancer) Retry() bool {
 			return true
 		}
 	}
-	return b.retries.spend(b.now())
+	if b.retries.spend(b.now()) {
+		return true
+	}
+	b.counts.retriesRefused.Add(1)
+	return false
 }

@@ -32,7 +32,9 @@ const (
 // happens next makes a new one, under Balancer.ejecting.
 type ejection struct {
 	times    int           // in a row
-	until    time.Duration // by Balancer.now: when the backend may be tested
+	since    time.Duration // by Balancer.now: when the first of them began
+	until    time.Duration // when the backend may be tested
+	why      error         // the failure that began it
 	back     bool          // it is over
 	returned time.Duration // if so, since when
 	probed   bool          // the prober has been asked for the test
@@ -89,12 +91,12 @@ func (b *Balancer) strike(be *backend, row *atomic.Int32, err error) {
 	e := be.ejection.Load()
 	if e.out() {
 		if e.testing.Load() != 0 {
-			b.eject(be, e)
+			b.eject(be, e, err)
 		}
 		return
 	}
 	if row.Add(points) >= strikesOut {
-		b.eject(be, e)
+		b.eject(be, e, err)
 	}
 }
 
@@ -105,17 +107,26 @@ func silent(err error) bool {
 }
 
 // eject begins an ejection, or the next one in a row, unless be's state is no longer before.
-func (b *Balancer) eject(be *backend, before *ejection) {
+func (b *Balancer) eject(be *backend, before *ejection, why error) {
+	if e := b.ejectLocked(be, before, why); e != nil && !before.out() {
+		b.tell(be, e)
+	}
+}
+
+func (b *Balancer) ejectLocked(be *backend, before *ejection, why error) *ejection {
 	b.ejecting.Lock()
 	defer b.ejecting.Unlock()
 	v := b.view.Load()
 	if be.ejection.Load() != before || !v.holds(be) {
-		return
+		return nil
 	}
 	now := b.now()
-	e := &ejection{times: 1, probed: v.probe}
+	e := &ejection{times: 1, since: now, why: why, probed: v.probe}
 	if before != nil && (!before.back || now-before.returned < forgetAfter) {
 		e.times = before.times + 1
+	}
+	if before.out() {
+		e.since = before.since
 	}
 	e.until = now + b.ejectionTime(e.times)
 	be.ejection.Store(e)
@@ -123,6 +134,7 @@ func (b *Balancer) eject(be *backend, before *ejection) {
 	if e.probed {
 		b.prober.add(b, be, e, b.born.Add(e.until))
 	}
+	return e
 }
 
 // ejectionTime is how long the n-th ejection in a row lasts: doubled each time, and up to a fifth less or more, so that
@@ -145,16 +157,26 @@ func (b *Balancer) answered(be *backend, meaning bool) {
 	if e == nil || e.back && b.now()-e.returned < forgetAfter || e.out() && !meaning && e.testing.Load() == 0 {
 		return
 	}
+	if over := b.endEjection(be, e); over != nil {
+		b.tell(be, over)
+	}
+}
+
+// endEjection returns nil if e is over already, which is then forgotten.
+func (b *Balancer) endEjection(be *backend, e *ejection) *ejection {
 	b.ejecting.Lock()
 	defer b.ejecting.Unlock()
 	switch {
 	case be.ejection.Load() != e:
+		return nil
 	case e.back:
 		be.ejection.Store(nil)
-	default:
-		be.load.lapses.Store(0)
-		be.ejection.Store(&ejection{times: e.times, back: true, returned: b.now()})
+		return nil
 	}
+	be.load.lapses.Store(0)
+	over := &ejection{times: e.times, since: e.since, why: e.why, back: true, returned: b.now()}
+	be.ejection.Store(over)
+	return over
 }
 
 // awaits reports whether a probe of be would still be about the ejection e. If probing has been switched off in the
@@ -167,7 +189,7 @@ func (b *Balancer) awaits(be *backend, e *ejection) bool {
 		return false
 	}
 	if !v.probe {
-		be.ejection.Store(&ejection{times: e.times, until: e.until})
+		be.ejection.Store(&ejection{times: e.times, since: e.since, until: e.until, why: e.why})
 	}
 	return v.probe
 }
@@ -179,7 +201,7 @@ func (b *Balancer) probed(be *backend, e *ejection, err error) {
 	}
 	if err != nil {
 		b.counts.probesFailed.Add(1)
-		b.eject(be, e)
+		b.eject(be, e, err)
 		return
 	}
 	b.counts.probesAnswered.Add(1)

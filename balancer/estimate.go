@@ -81,3 +81,9 @@ func (e *estimate) hedge() time.Duration {
 	late := time.Duration(t.mean+4*t.deviation) * tick
 	return min(max(late, maxHedge>>min(t.samples, 16), minHedge), maxHedge)
 }
+
+// average is the mean; 0 if there are no samples.
+func (e *estimate) average() time.Duration {
+	_, t := e.load()
+	return time.Duration(t.mean) * tick
+}

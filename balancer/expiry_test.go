@@ -110,7 +110,7 @@ func TestNewPinsClearAwayExpiredOnes(t *testing.T) {
 		pickFor(b, 101)
 		require.Equal(t, 6, b.view.Load().pins.cache.Len())
 		require.Equal(t, 2, b.Pins())
-		require.Zero(t, b.Evictions())
+		require.Zero(t, b.Counters().Evictions)
 	})
 }
 

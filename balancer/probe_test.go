@@ -66,18 +66,22 @@ func (d *dialer) count(a netip.AddrPort) int {
 // probing runs a prober in a bubble until the test ends, over balancers that begin with the least jitter.
 func probing(t *testing.T, d *dialer) (*Prober, func(Config) *Balancer) {
 	p := NewProber(d.dial)
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error)
-	go func() { done <- p.Run(ctx) }()
-	t.Cleanup(func() {
-		cancel()
-		require.NoError(t, <-done)
-	})
-	synctest.Wait()
+	t.Cleanup(runProber(t, p))
 	return p, func(c Config) *Balancer {
 		b := newBalancer(func(int) int { return 0 }, maxPins, p)
 		b.Update(c)
 		return b
+	}
+}
+
+func runProber(t *testing.T, p *Prober) (stop func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error)
+	go func() { done <- p.Run(ctx) }()
+	synctest.Wait()
+	return func() {
+		cancel()
+		require.NoError(t, <-done)
 	}
 }
 

@@ -64,21 +64,24 @@ func backendAt(t *testing.T, name, address string) netip.AddrPort {
 	l, err := net.Listen("tcp", net.JoinHostPort(address, "0"))
 	require.NoError(t, err)
 	t.Cleanup(func() { l.Close() })
-	go func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			go func() {
-				defer c.Close()
-				for in := bufio.NewScanner(c); in.Scan(); {
-					fmt.Fprintf(c, "%s %s\n", name, in.Text())
-				}
-			}()
-		}
-	}()
+	go serve(l, name)
 	return l.Addr().(*net.TCPAddr).AddrPort()
+}
+
+// serve answers until l is closed.
+func serve(l net.Listener, name string) {
+	for {
+		c, err := l.Accept()
+		if err != nil {
+			return
+		}
+		go func() {
+			defer c.Close()
+			for in := bufio.NewScanner(c); in.Scan(); {
+				fmt.Fprintf(c, "%s %s\n", name, in.Text())
+			}
+		}()
+	}
 }
 
 // local makes the policies Local: internal, external or both.

@@ -48,10 +48,11 @@ const checkShare = 200
 
 // Proxier keeps listeners and steering as the Tracker says.
 type Proxier struct {
-	cfg     Config
-	log     *logrus.Entry
-	runner  runner
-	started time.Time
+	cfg       Config
+	log       *logrus.Entry
+	runner    runner
+	ejections ejectionLog
+	started   time.Time
 	// checkError is why the rules could not be checked at the last look. It belongs to the runner.
 	checkError string
 	synced     chan struct{}
@@ -67,6 +68,7 @@ type Proxier struct {
 	problems  problems                                // of planning and syncing
 	logged    problems                                // all, as they were logged last
 	limits    map[config.ServicePortName]*relay.Limit // of those that ask for one
+	retired   balancer.Counters                       // of frontends that are no more
 	sync      SyncStatus
 	level     logrus.Level // at which frontends are logged that are opened now
 	closed    bool         // NodePorts are, for want of an address
@@ -88,10 +90,11 @@ func New(cfg Config) *Proxier {
 		cfg.SyncPeriod = 5 * time.Second
 	}
 	p := &Proxier{
-		cfg:     cfg,
-		log:     cfg.Log,
-		started: time.Now(),
-		synced:  make(chan struct{}),
+		cfg:       cfg,
+		log:       cfg.Log,
+		ejections: ejectionLog{log: cfg.Log},
+		started:   time.Now(),
+		synced:    make(chan struct{}),
 
 		healthCheckRetry: 5 * time.Second,
 

@@ -58,11 +58,15 @@ type ServiceStatus struct {
 
 // PortStatus is one port of a Service.
 type PortStatus struct {
-	Name     string           `json:"name,omitempty"`
-	Protocol config.Protocol  `json:"protocol"`
-	Port     uint16           `json:"port"`
-	Affinity time.Duration    `json:"affinity,omitempty"` // nanoseconds; 0 means none
-	Fronts   []FrontendStatus `json:"frontends"`
+	Name     string          `json:"name,omitempty"`
+	Protocol config.Protocol `json:"protocol"`
+	Port     uint16          `json:"port"`
+	Affinity time.Duration   `json:"affinity,omitempty"` // nanoseconds; 0 means none
+	// Asked are the annotations in force, "idle-timeout=5m0s".
+	Asked []string `json:"asked,omitempty"`
+	// Limit is that of connections, if the Service asks for one; its frontends share it.
+	Limit  *relay.LimitStatus `json:"limit,omitempty"`
+	Fronts []FrontendStatus   `json:"frontends"`
 }
 
 // FrontendStatus is one family's listener of a Service port, for one pool of endpoints.
@@ -74,10 +78,14 @@ type FrontendStatus struct {
 	VIPs      []VIPStatus     `json:"vips"`
 	Serving   bool            `json:"serving"` // false: there is no usable backend; clients are refused, or dropped where a VIP says so
 	Stats     relay.Stats     `json:"stats"`
-	Pins      int             `json:"pins"`      // clients held by session affinity
-	Evictions uint64          `json:"evictions"` // pins forgotten because there were too many
+	Scheduler string          `json:"scheduler"`
+	Pins      int             `json:"pins"` // clients held by session affinity
+	Balancer  BalancerStatus  `json:"balancer"`
 	Backends  []BackendStatus `json:"backends"`
 }
+
+// BalancerStatus counts what has happened to the backends of a frontend since it was opened.
+type BalancerStatus = balancer.Counters
 
 // VIPStatus is an address that is steered to a frontend. The address of a NodePort is empty: every address of the node
 // at which NodePorts are open.
@@ -113,10 +121,20 @@ type BackendStatus struct {
 	LastError string     `json:"lastError,omitempty"`
 	LastTime  *time.Time `json:"lastErrorTime,omitempty"`
 	Weight    int        `json:"weight"`
-	// EjectedUntil is when a backend that is left out for its failures is tried next; nil means that it is not left out.
-	EjectedUntil *time.Time `json:"ejectedUntil,omitempty"`
+	// Ejection is that of a backend which is left out for its failures; nil means that it is not.
+	Ejection *EjectionStatus `json:"ejection,omitempty"`
+	// ConnectTime is what dials have taken lately, in nanoseconds, by a moving average; 0 means that it is not known.
+	ConnectTime time.Duration `json:"connectTime,omitempty"`
 	// HedgeDelay is how long the backend may stay silent before another one is dialled beside it, in nanoseconds.
 	HedgeDelay time.Duration `json:"hedgeDelay,omitempty"`
+}
+
+// EjectionStatus is why a backend gets no connections.
+type EjectionStatus struct {
+	Since time.Time `json:"since"`
+	Until time.Time `json:"until"` // when it is tested next; it is back if it answers
+	Times int       `json:"times"` // in a row, this time included: each is longer
+	Error string    `json:"error"` // the latest reason
 }
 
 // Status returns the present state. It may be called at any time, from any goroutine.
@@ -177,7 +195,11 @@ func (p *Proxier) serviceStatus(svc *config.Service, fronts map[config.ServicePo
 		port := &svc.Ports[i]
 		ps := PortStatus{
 			Name: port.Name.Port, Protocol: port.Name.Protocol, Port: port.Port, Affinity: port.Affinity,
-			Fronts: []FrontendStatus{},
+			Asked: port.Settings.Asked(), Fronts: []FrontendStatus{},
+		}
+		if limit := p.limits[port.Name]; limit != nil {
+			limited := limit.Status()
+			ps.Limit = &limited
 		}
 		fs := fronts[port.Name]
 		slices.SortFunc(fs, func(a, b *frontend) int { return a.key.compare(b.key) })
@@ -192,7 +214,7 @@ func (p *Proxier) serviceStatus(svc *config.Service, fronts map[config.ServicePo
 func (f *frontend) status(port *config.ServicePort, node config.Node, drops bool) FrontendStatus {
 	s := FrontendStatus{
 		Family: f.key.family, Pool: f.key.pool, ProxyPort: f.port, Serving: f.open, Stats: f.stats(),
-		Pins: f.balancer.Pins(), Evictions: f.balancer.Evictions(),
+		Scheduler: string(f.balancer.Scheduler()), Pins: f.balancer.Pins(), Balancer: f.balancer.Counters(),
 		Listen: []string{}, VIPs: []VIPStatus{}, Backends: []BackendStatus{},
 	}
 	for _, addr := range slices.SortedFunc(maps.Keys(f.listeners), netip.AddrPort.Compare) {
@@ -240,8 +262,8 @@ func backendStatus(e config.Endpoint, b balancer.BackendStatus, used bool) Backe
 		s.LastTime = &b.LastErrorTime
 	}
 	if !b.EjectedUntil.IsZero() {
-		s.EjectedUntil = &b.EjectedUntil
+		s.Ejection = &EjectionStatus{Since: b.EjectedSince, Until: b.EjectedUntil, Times: b.Ejections, Error: b.EjectionError}
 	}
-	s.Weight, s.HedgeDelay = b.Weight, b.HedgeDelay
+	s.Weight, s.HedgeDelay, s.ConnectTime = int(e.Weight.Or(1)), b.HedgeDelay, b.ConnectTime
 	return s
 }

@@ -1,7 +1,9 @@
 package proxy
 
 import (
+	"redial/balancer"
 	"redial/config"
+	"redial/proxy/relay"
 )
 
 // Summary is Status without what takes long to collect, for metrics.
@@ -9,7 +11,9 @@ type Summary struct {
 	Sync SyncStatus
 	// Serving and Refusing count frontends with usable backends and without.
 	Serving, Refusing int
-	Services          []ServiceSummary // in no order
+	// Balancer adds up all frontends there have been.
+	Balancer balancer.Counters
+	Services []ServiceSummary // in no order
 }
 
 // ServiceSummary is one Service.
@@ -19,22 +23,40 @@ type ServiceSummary struct {
 	Problems []string // their reasons
 	// Ready and Terminating count the endpoints in use, Unused the others, once for every Service port.
 	Ready, Terminating, Unused int
+	// Ejected counts backends that get no connections for their failures, once for every frontend.
+	Ejected int
+	// Waiting is how many connections wait for a limit's sake.
+	Waiting int
+	// Stats adds up the present frontends.
+	Stats relay.Stats
 }
 
 // Summary may be called at any time, from any goroutine.
 func (p *Proxier) Summary() Summary {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	s := Summary{Sync: p.syncStatus(), Services: make([]ServiceSummary, 0, len(p.wanted))}
-	for _, f := range p.frontends {
+	s := Summary{Sync: p.syncStatus(), Balancer: p.retired, Services: make([]ServiceSummary, 0, len(p.wanted))}
+	at := make(map[config.ServiceName]int, len(p.wanted))
+	for name, svc := range p.wanted {
+		at[name] = len(s.Services)
+		s.Services = append(s.Services, p.serviceSummary(name, svc))
+	}
+	for key, f := range p.frontends {
 		if f.open {
 			s.Serving++
 		} else {
 			s.Refusing++
 		}
+		s.Balancer = s.Balancer.Add(f.balancer.Counters())
+		if i, ok := at[key.name.Service]; ok { // otherwise the frontend is about to be closed
+			s.Services[i].Ejected += f.balancer.Ejected()
+			s.Services[i].Stats = s.Services[i].Stats.Add(f.stats())
+		}
 	}
-	for name, svc := range p.wanted {
-		s.Services = append(s.Services, p.serviceSummary(name, svc))
+	for name, limit := range p.limits {
+		if i, ok := at[name.Service]; ok {
+			s.Services[i].Waiting += limit.Status().Waiting
+		}
 	}
 	return s
 }

@@ -188,9 +188,12 @@ func (p *Proxier) open(key frontendKey, port *config.ServicePort, vips []vip) er
 	if exists {
 		p.discard(f)
 		b = f.balancer
+	} else {
+		b.Watch(p.ejections.of(key))
 	}
 	fresh, err := p.openAnywhere(key, port, vips, b)
 	if fresh == nil {
+		p.retired = p.retired.Add(b.Counters())
 		return err
 	}
 	p.frontends[key] = fresh
@@ -261,6 +264,7 @@ func (p *Proxier) closeStale(plan *plan) {
 		}
 		p.discard(f)
 		f.balancer.Close()
+		p.retired = p.retired.Add(f.balancer.Counters())
 		p.log.WithFields(key.fields()).WithField("port", f.port).Info("frontend closed")
 	}
 }

@@ -47,8 +47,9 @@ func TestStatusOutput(t *testing.T) {
 
 		for _, line := range []string{
 			fmt.Sprintf(`redial dev.*, pid %d, up \d+s, iptables \S+ \(nft\)`, r.cmd.Process.Pid),
-			`SERVICE +PORT +ADDRESSES +PROXY PORT +CLIENTS +BACKENDS +LIVE +TOTAL +RETRIED +FAILED`,
-			fmt.Sprintf(`default/web +http 80/TCP +198\.18\.100\.1,198\.18\.110\.1,\*:30080 +%d +served +2/2 +1 +5 +%d +0`, s.front("web").ProxyPort, retried),
+			`SERVICE +PORT +ADDRESSES +PROXY PORT +CLIENTS +BACKENDS +LIVE +TOTAL +RETRIED +FAILED +NOTES`,
+			`1 of at most \d+ connections, 0 of \d+ UDP sessions(, backends ejected: 1)?`,
+			fmt.Sprintf(`default/web +http 80/TCP +198\.18\.100\.1,198\.18\.110\.1,\*:30080 +%d +served +2/2 +1 +5 +%d +0( +1 ejected)?`, s.front("web").ProxyPort, retried),
 			`default/empty +80/TCP +198\.18\.100\.2 +\d+ +refused +0/0 +0 +0 +0 +0`,
 			`default/name +- +skipped: ExternalName`,
 			`default/dns +53/SCTP +not served`,
@@ -58,8 +59,19 @@ func TestStatusOutput(t *testing.T) {
 		}
 		assert.NotContains(t, statusOf(t, r), "LAST ERROR")
 		wide := statusOf(t, r, "-o", "wide")
-		assertLine(t, `default/web +http 80/TCP +198\.18\.1\.2:8080 +ready +1 +5 +0 +-`, wide)
-		assertLine(t, fmt.Sprintf(`default/web +http 80/TCP +198\.18\.2\.2:8080 +(ready|ejected) +0 +0 +%d +\d+s ago: .*connection refused`, retried), wide)
+		assertLine(t, `default/web +http 80/TCP +198\.18\.1\.2:8080 +ready +1 +1 +5 +0 +[\d.]+[mµ]?s +-`, wide)
+		assertLine(t, fmt.Sprintf(`default/web +http 80/TCP +198\.18\.2\.2:8080 +(ready|ejected) +1 +0 +0 +%d +- +(\d+s ago|ejected for .*, tested in .*|.*being tested): .*connection refused`, retried), wide)
+		assertLine(t, fmt.Sprintf(`default/web +http 80/TCP +rr +- +accepted 5, connected 5, retried %d, retries %[1]d, active 1.*`, retried), wide)
+		assertLine(t, `default/empty +80/TCP +rr +- +all 0`, wide)
+
+		one := statusOf(t, r, "web")
+		assert.Equal(t, 2, strings.Count(one, ":8080 "), "wide: %s", one)
+		assert.NotContains(t, one, "default/empty")
+		assert.NotContains(t, one, "PROBLEMS")
+		assert.Contains(t, statusOf(t, r, "default/dns"), "UnsupportedProtocol")
+		out, err := runRedial("status", "--admin-socket", r.socket, "other/web")
+		require.Error(t, err)
+		assert.Contains(t, out, "no Service other/web among the 4")
 
 		var all status
 		require.NoError(t, json.Unmarshal([]byte(statusOf(t, r, "-o", "json")), &all))
@@ -69,7 +81,7 @@ func TestStatusOutput(t *testing.T) {
 		require.NoError(t, live.echo("still there"))
 
 		r.kill()
-		out, err := runRedial("status", "--admin-socket", r.socket)
+		out, err = runRedial("status", "--admin-socket", r.socket)
 		require.Error(t, err)
 		assert.Contains(t, out, "no proxy answers on "+r.socket)
 		out, err = runRedial("status", "-o", "yaml", "--admin-socket", r.socket)
@@ -155,7 +167,7 @@ func TestCommandLineErrors(t *testing.T) {
 		{"--manifests . --dial-timeout 5", "invalid argument"},
 		{"--manifests . --log-level loud", "--log-level"},
 		{"--manifests /does/not/exist --interception none --admin-socket " + filepath.Join(t.TempDir(), "s"), "/does/not/exist"},
-		{"status stray", "unknown command"},
+		{"status --admin-socket /does/not/exist web", "no proxy answers"},
 		{"cleanup --iptables-mode both", "want one of auto, nft, legacy"},
 	} {
 		out, err := runRedial(strings.Fields(c.args)...)
@@ -183,6 +195,7 @@ func TestValidateOptions(t *testing.T) {
 		"--tcp-keepalive 0s":                                          func(o *options) { o.keepAlive = 0 },
 		"--tcp-user-timeout 0s":                                       func(o *options) { o.userTimeout = 0 },
 		"--drain-timeout -1s: must not be negative":                   func(o *options) { o.drainTimeout = -time.Second },
+		"--max-connections -1: must not be negative":                  func(o *options) { o.maxConnections = -1 },
 		`--proxy-port-range: port range "70000"`:                      func(o *options) { o.portRange = "70000" },
 		"--proxy-bind-address":                                        func(o *options) { o.bindAddresses = []string{"localhost"} },
 	} {

@@ -19,6 +19,8 @@ type relayOptions struct {
 	udpTimeout   time.Duration
 	drainTimeout time.Duration
 	scheduler    string
+	// maxConnections is of TCP, all Services together; 0: as many as file descriptors allow.
+	maxConnections int
 }
 
 func defaultRelayOptions() relayOptions {
@@ -36,6 +38,7 @@ func defaultRelayOptions() relayOptions {
 
 func (o *relayOptions) addFlags(f *pflag.FlagSet) {
 	f.StringVar(&o.scheduler, "scheduler", o.scheduler, "how a backend is chosen, where the Service does not say (annotation redial/scheduler): rr, wrr, lc, wlc, sed, nq, sh, dh, mh as in ipvsadm(8), random, or p2c (the less busy of two chosen by chance)")
+	f.IntVar(&o.maxConnections, "max-connections", o.maxConnections, "how many TCP connections there may be, of all Services together; those beyond it wait to be accepted. 0: as many as file descriptors allow, two each. A Service that has many leaves some to the others; to bound it, use the annotation redial/max-connections")
 	f.DurationVar(&o.dialTimeout, "dial-timeout", o.dialTimeout, "how long one client connection may look for a backend that answers, all attempts together")
 	f.DurationVar(&o.tryTimeout, "dial-try-timeout", o.tryTimeout, "how long a backend may stay silent before another one is dialled")
 	f.DurationVar(&o.halfClose, "half-close-timeout", o.halfClose, "ends a connection of which one direction has ended and the other has been idle for so long")
@@ -55,6 +58,9 @@ func (o *options) validateRelay(c *complaints) {
 	c.notNegative("drain-timeout", o.drainTimeout)
 	if _, err := balancer.ParseScheduler(o.scheduler); err != nil {
 		c.add("--scheduler: %w", err)
+	}
+	if o.maxConnections < 0 {
+		c.add("--max-connections %d: must not be negative", o.maxConnections)
 	}
 	if o.tryTimeout > o.dialTimeout {
 		c.add("--dial-try-timeout %s: must not be more than --dial-timeout %s", o.tryTimeout, o.dialTimeout)

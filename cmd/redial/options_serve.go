@@ -17,6 +17,8 @@ type serveOptions struct {
 
 	bindHardFail bool // a port that cannot be had ends the process; otherwise it is tried again
 	profiling    bool // /debug/pprof beside the metrics
+	// serviceMetrics are series for each Service.
+	serviceMetrics bool
 
 	// healthz and metrics are where to serve; the zero value: nowhere.
 	healthz, metrics netip.AddrPort
@@ -41,6 +43,7 @@ func (o *serveOptions) addFlags(f *pflag.FlagSet) {
 	f.StringVar(&o.metricsBindAddress, "metrics-bind-address", o.metricsBindAddress, "where /metrics, /proxyMode and others are served; empty: nowhere, which is the default with --manifests")
 	f.BoolVar(&o.bindHardFail, "bind-address-hard-fail", o.bindHardFail, "end if one of these two addresses cannot be listened at, instead of trying again")
 	f.BoolVar(&o.profiling, "profiling", o.profiling, "serve /debug/pprof beside the metrics")
+	f.BoolVar(&o.serviceMetrics, "service-metrics", o.serviceMetrics, "14 series more for each Service, redial_service_*: for clusters of some hundred Services")
 	f.Int32Var(&o.healthzPort, "healthz-port", o.healthzPort, "deprecated: the port of --healthz-bind-address, or 0 for no server")
 	f.Int32Var(&o.metricsPort, "metrics-port", o.metricsPort, "deprecated: the port of --metrics-bind-address, or 0 for no server")
 	_ = f.MarkHidden("healthz-port")

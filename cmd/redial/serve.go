@@ -34,7 +34,7 @@ func (o *options) healthTimeout() time.Duration { return max(2*o.syncPeriod, tim
 // newServers makes what n is asked for. The functions are called only once n is complete.
 func newServers(n *node) *servers {
 	s := &servers{opts: n.opts, log: n.log}
-	s.metrics = metrics.New(metrics.Config{Version: version, Snapshot: n.snapshot})
+	s.metrics = metrics.New(metrics.Config{Version: version, PerService: n.opts.serviceMetrics, Snapshot: n.snapshot})
 	s.node = health.NewNode(health.Config{
 		Proxy:   proxyHealth{n},
 		Leaving: func() bool { return n.tracker.Node().Leaving },
@@ -115,7 +115,9 @@ func (n *node) snapshot() metrics.Snapshot {
 		SourceSynced: n.sourceSynced(), LastEvent: n.lastEvent(),
 		Families: map[config.Family]metrics.Family{},
 		Serving:  sum.Serving, Refusing: sum.Refusing,
-		TCP: trafficOf(totals.TCP), UDP: trafficOf(totals.UDP),
+		Limits: metrics.Limits(n.relay.Usage()), Lag: n.relay.Lag(time.Second),
+		Balancers: metrics.Balancers(sum.Balancer),
+		TCP:       trafficOf(totals.TCP), UDP: trafficOf(totals.UDP),
 	}
 	for _, family := range config.Families {
 		s.Families[family] = metrics.Family{}
@@ -136,7 +138,8 @@ func (n *node) snapshot() metrics.Snapshot {
 	for _, svc := range sum.Services {
 		s.Services = append(s.Services, metrics.Service{
 			Name: svc.Name, Skipped: svc.Skipped, Problems: svc.Problems,
-			Ready: svc.Ready, Terminating: svc.Terminating, Unused: svc.Unused,
+			Ready: svc.Ready, Terminating: svc.Terminating, Unused: svc.Unused, Ejected: svc.Ejected, Waiting: svc.Waiting,
+			Traffic: trafficOf(svc.Stats),
 		})
 	}
 	return s
@@ -155,7 +158,9 @@ func rulesOf(s iptables.FamilyStats) metrics.Family {
 
 func trafficOf(s relay.Stats) metrics.Traffic {
 	return metrics.Traffic{
-		Connected: s.Connected, Failed: s.Failed + s.Limited, NoBackend: s.NoBackend, Abandoned: s.Abandoned,
+		Accepted: s.Accepted, Connected: s.Connected, Failed: s.Failed, NoBackend: s.NoBackend, Abandoned: s.Abandoned, Limited: s.Limited,
+		Queued: s.Queued, QueueTimeouts: s.QueueTimeouts, Hedges: s.Hedges, EarlyCloses: s.EarlyCloses,
+		Idle: s.Idle, Aged: s.Aged, Drained: s.Drained, ShareWaits: s.ShareWaits,
 		Active: s.Active, Retried: s.Retried, Retries: s.Retries, BytesIn: s.BytesIn, BytesOut: s.BytesOut,
 		Resets: s.Resets, HalfClosed: s.HalfClosed, AcceptErrors: s.AcceptErrors, FDWaits: s.FDWaits,
 		DatagramsIn: s.DatagramsIn, DatagramsOut: s.DatagramsOut, Unsendable: s.Dropped, Overflows: s.Overflows,

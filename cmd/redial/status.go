@@ -32,6 +32,8 @@ type status struct {
 	ProxyPorts   string             `json:"proxyPorts"`
 	IPTables     *steering          `json:"iptables,omitempty"`
 	Local        *localSteering     `json:"local,omitempty"`
+	Usage        relay.Usage        `json:"usage"`  // of what all Services share
+	Totals       relay.Totals       `json:"totals"` // of all frontends, those that have been closed included
 	proxy.Status
 }
 
@@ -39,20 +41,23 @@ func statusCommand() *cobra.Command {
 	opts := defaultOptions()
 	output := ""
 	cmd := &cobra.Command{
-		Use:   "status",
+		Use:   "status [[NAMESPACE/]SERVICE...]",
 		Short: "Show the Services, their addresses, backends and counters, and what is wrong",
 		Long: `Asks the running proxy, over its admin socket, what it is doing.
 
 One line per Service port and family: how clients reach it (addresses; *:PORT is a NodePort),
 the local proxy port, whether clients are served or refused, usable of all backends, live
-connections, connections since the start, how many of those needed a second backend, and how
-many failed. Of UDP, live and total are sessions, and failed are the datagrams that were lost.
-With a traffic policy Local there is a line more, for the backends on this node: clients whom
-only other nodes could serve are dropped, so that they try again. An address marked (node) is
-for clients on this node, (elsewhere) for all others.
--o wide adds the backends; -o json has everything.`,
-		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
+connections, connections since the start, how many of those needed a second backend, how many
+failed or were refused, and what else deserves attention. Of UDP, live and total are sessions,
+and failed are the datagrams that were lost. With a traffic policy Local there is a line more,
+for the backends on this node: clients whom only other nodes could serve are dropped, so that
+they try again. An address marked (node) is for clients on this node, (elsewhere) for all others.
+
+-o wide adds the backends (weight, connections, failures, how long a connection takes, and of
+those that are left out for their failures: since when, why, and when they are tested again), the
+schedulers, what annotations ask for, and all counters that are not 0. Naming Services shows only these, so.
+-o json has everything; counters have the same names there.`,
+		RunE: func(cmd *cobra.Command, names []string) error {
 			if output != "" && output != "wide" && output != "json" {
 				return fmt.Errorf("-o %q: want json or wide", output)
 			}
@@ -60,7 +65,7 @@ for clients on this node, (elsewhere) for all others.
 			if err := admin.Get(cmd.Context(), opts.adminSocket, &raw); err != nil {
 				return err
 			}
-			if output == "json" {
+			if output == "json" && len(names) == 0 {
 				_, err := fmt.Fprintf(cmd.OutOrStdout(), "%s\n", raw)
 				return err
 			}
@@ -68,7 +73,15 @@ for clients on this node, (elsewhere) for all others.
 			if err := json.Unmarshal(raw, &s); err != nil {
 				return fmt.Errorf("the proxy is of another version (%w): use -o json", err)
 			}
-			return s.print(cmd.OutOrStdout(), output == "wide", time.Now())
+			if err := s.only(names); err != nil {
+				return err
+			}
+			if output == "json" {
+				enc := json.NewEncoder(cmd.OutOrStdout())
+				enc.SetIndent("", "  ")
+				return enc.Encode(&s)
+			}
+			return s.print(cmd.OutOrStdout(), output == "wide" || len(names) > 0, time.Now())
 		},
 	}
 	cmd.Flags().StringVarP(&output, "output", "o", output, "json or wide")
@@ -91,16 +104,22 @@ func (s *status) print(w io.Writer, wide bool, now time.Time) error {
 	if s.Local != nil {
 		s.Local.print(t)
 	}
+	s.printUsage(t)
 	t.Flush()
-	fmt.Fprintln(t, "\nSERVICE\tPORT\tADDRESSES\tPROXY PORT\tCLIENTS\tBACKENDS\tLIVE\tTOTAL\tRETRIED\tFAILED")
+	fmt.Fprintln(t, "\nSERVICE\tPORT\tADDRESSES\tPROXY PORT\tCLIENTS\tBACKENDS\tLIVE\tTOTAL\tRETRIED\tFAILED\tNOTES")
 	for i := range s.Services {
 		s.printService(t, &s.Services[i])
 	}
 	t.Flush()
 	if wide {
-		fmt.Fprintln(t, "\nSERVICE\tPORT\tBACKEND\tSTATE\tLIVE\tTOTAL\tFAILED DIALS\tLAST ERROR")
+		fmt.Fprintln(t, "\nSERVICE\tPORT\tBACKEND\tSTATE\tWEIGHT\tLIVE\tTOTAL\tFAILED DIALS\tCONNECT\tLAST ERROR")
 		for i := range s.Services {
 			printBackends(t, &s.Services[i], now)
+		}
+		t.Flush()
+		fmt.Fprintln(t, "\nSERVICE\tPORT\tSCHEDULER\tSETTINGS\tCOUNTERS")
+		for i := range s.Services {
+			printCounters(t, &s.Services[i])
 		}
 		t.Flush()
 	}
@@ -129,14 +148,8 @@ func (all *status) printService(w io.Writer, s *proxy.ServiceStatus) {
 			fmt.Fprintf(w, "%s\t%s\tnot served\n", name, portName(p))
 		}
 		for _, f := range p.Fronts {
-			usable := 0
-			for _, b := range f.Backends {
-				if b.State != proxy.StateUnused {
-					usable++
-				}
-			}
-			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%d/%d\t%d\t%d\t%d\t%d\n", name, portName(p), all.addresses(f), proxyPort(f), clients(f),
-				usable, len(f.Backends), f.Stats.Active, f.Stats.Accepted, f.Stats.Retried, failed(f.Stats))
+			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%d/%d\t%d\t%d\t%d\t%d\t%s\n", name, portName(p), all.addresses(f), proxyPort(f), clients(f),
+				usableOf(f), len(f.Backends), f.Stats.Active, f.Stats.Accepted, f.Stats.Retried, failed(f.Stats), notes(p, f))
 		}
 	}
 }
@@ -193,24 +206,6 @@ func (all *status) addresses(f proxy.FrontendStatus) string {
 		vips = append(vips, address)
 	}
 	return strings.Join(vips, ",")
-}
-
-func printBackends(w io.Writer, s *proxy.ServiceStatus, now time.Time) {
-	for _, p := range s.Ports {
-		for _, f := range p.Fronts {
-			for _, b := range f.Backends {
-				last := "-"
-				if b.LastTime != nil {
-					last = fmt.Sprintf("%s ago: %s", now.Sub(*b.LastTime).Round(time.Second), b.LastError)
-				}
-				state := b.State
-				if b.EjectedUntil != nil {
-					state = "ejected"
-				}
-				fmt.Fprintf(w, "%s/%s\t%s\t%s\t%s\t%d\t%d\t%d\t%s\n", s.Namespace, s.Name, portName(p), b.Address, state, b.Active, b.Connected, b.Failed, last)
-			}
-		}
-	}
 }
 
 func (s *status) printProblems(w io.Writer) {

@@ -145,6 +145,7 @@ func wire(opts *options, log *logrus.Entry, fds int) (*node, error) {
 		KeepAlive:        opts.keepAlive,
 		UserTimeout:      opts.userTimeout,
 		UDPTimeout:       opts.udpTimeout,
+		MaxConnections:   opts.maxConnections,
 		Mark:             n.steer.mark,
 		ListenControl:    n.steer.listen,
 		Loops:            loops(),
@@ -216,6 +217,8 @@ func (n *node) status() status {
 		Following:    n.source.Following(),
 		Interception: n.steer.name,
 		ProxyPorts:   n.opts.ports.String(),
+		Usage:        n.relay.Usage(),
+		Totals:       n.relay.Totals(),
 		Status:       n.proxier.Status(),
 	}
 	if n.steer.rules != nil {

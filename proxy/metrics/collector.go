@@ -27,6 +27,8 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	e.kubeProxy(&s)
 	e.syncs(&s)
 	e.traffic(&s)
+	e.limits(&s)
+	e.balancers(&s.Balancers)
 	e.services(&s)
 	if c.perService {
 		for i := range s.Services {

@@ -30,10 +30,15 @@ func everything() Snapshot {
 			},
 			config.IPv6: {Broken: true},
 		},
-		Serving: 109, Refusing: 110,
-		TCP: traffic(300), UDP: traffic(400),
+		Serving: 109, Refusing: 110, Lag: 1500 * time.Millisecond,
+		Limits: Limits{
+			Descriptors: 701, MaxDescriptors: 702, Connections: 703, MaxConnections: 704,
+			Sessions: 705, MaxSessions: 706, Listeners: 707, MaxListeners: 708,
+		},
+		Balancers: Balancers{Suspicions: 807, Ejections: 801, ProbesAnswered: 802, ProbesFailed: 803, Full: 804, RetriesRefused: 805, Evictions: 806},
+		TCP:       traffic(300), UDP: traffic(400),
 		Services: []Service{
-			{Name: config.ServiceName{Namespace: "shop", Name: "web"}, Problems: []string{"InvalidPort", "InvalidPort", "WrongFamily"}, Ready: 501, Terminating: 502, Unused: 503, Traffic: traffic(600)},
+			{Name: config.ServiceName{Namespace: "shop", Name: "web"}, Problems: []string{"InvalidPort", "InvalidPort", "WrongFamily"}, Ready: 501, Terminating: 502, Unused: 503, Ejected: 504, Waiting: 505, Traffic: traffic(600)},
 			{Name: config.ServiceName{Namespace: "shop", Name: "mail"}, Ready: 1, Problems: []string{"WrongFamily"}},
 			{Name: config.ServiceName{Namespace: "shop", Name: "headless"}, Skipped: true},
 		},
@@ -45,6 +50,8 @@ func traffic(n uint64) Traffic {
 		Connected: n + 1, Failed: n + 2, NoBackend: n + 3, Abandoned: n + 4, Active: int64(n) + 5, Retried: n + 6, Retries: n + 7,
 		BytesIn: n + 8, BytesOut: n + 9, Resets: n + 10, HalfClosed: n + 11, AcceptErrors: n + 12, FDWaits: n + 13,
 		DatagramsIn: n + 14, DatagramsOut: n + 15, Unsendable: n + 16, Overflows: n + 17, Expired: n + 18, Evicted: n + 19,
+		Accepted: n + 20, Limited: n + 21, Queued: n + 22, QueueTimeouts: n + 23, Hedges: n + 24, EarlyCloses: n + 25,
+		Idle: n + 26, Aged: n + 27, Drained: n + 28, ShareWaits: n + 29,
 	}
 }
 
@@ -131,7 +138,20 @@ func TestEveryNumberIsShownWhereItBelongs(t *testing.T) {
 		"redial_forwarded_bytes_total direction=to_backend protocol=TCP": 308,
 		"redial_forwarded_bytes_total direction=to_client protocol=TCP":  309,
 		"redial_connections_reset_total":                                 310,
-		"redial_connections_cut_total":                                   311,
+		"redial_connections_ended_total reason=half_closed":              311,
+		"redial_connections_ended_total reason=idle":                     326,
+		"redial_connections_ended_total reason=aged":                     327,
+		"redial_connections_ended_total reason=drained":                  328,
+		"redial_accepted_total protocol=TCP":                             320,
+		"redial_connections_total result=limited":                        321,
+		"redial_connections_queued_total":                                322,
+		"redial_queue_timeouts_total":                                    323,
+		"redial_hedged_dials_total":                                      324,
+		"redial_early_closes_total":                                      325,
+		"redial_share_waits_total":                                       329,
+		"redial_connections_waiting":                                     505,
+		"redial_accepted_total protocol=UDP":                             420,
+		"redial_udp_sessions_total result=limited":                       421,
 		"redial_accept_errors_total":                                     312,
 		"redial_descriptor_waits_total":                                  313,
 		"redial_udp_sessions_total result=connected":                     401,
@@ -149,6 +169,26 @@ func TestEveryNumberIsShownWhereItBelongs(t *testing.T) {
 		"redial_udp_datagrams_dropped_total reason=overflow":             417,
 		"redial_udp_sessions_ended_total reason=idle":                    418,
 		"redial_udp_sessions_ended_total reason=evicted":                 419,
+		"redial_udp_sessions_ended_total reason=drained":                 428,
+
+		"redial_limited_resources_used resource=descriptors": 701,
+		"redial_limited_resources_max resource=descriptors":  702,
+		"redial_limited_resources_used resource=connections": 703,
+		"redial_limited_resources_max resource=connections":  704,
+		"redial_limited_resources_used resource=sessions":    705,
+		"redial_limited_resources_max resource=sessions":     706,
+		"redial_limited_resources_used resource=listeners":   707,
+		"redial_limited_resources_max resource=listeners":    708,
+		"redial_event_loop_lag_seconds":                      1.5,
+
+		"redial_backend_suspicions_total":             807,
+		"redial_backend_ejections_total":              801,
+		"redial_backend_probes_total result=answered": 802,
+		"redial_backend_probes_total result=failed":   803,
+		"redial_backends_full_total":                  804,
+		"redial_dial_retries_refused_total":           805,
+		"redial_affinity_evictions_total":             806,
+		"redial_backends_ejected":                     504,
 
 		"redial_services state=proxied":      2,
 		"redial_services state=skipped":      1,
@@ -162,6 +202,8 @@ func TestEveryNumberIsShownWhereItBelongs(t *testing.T) {
 		"redial_service_connections_total namespace=shop result=failed service=web":             602,
 		"redial_service_connections_total namespace=shop result=no_backend service=web":         603,
 		"redial_service_connections_total namespace=shop result=abandoned service=web":          604,
+		"redial_service_connections_total namespace=shop result=limited service=web":            621,
+		"redial_service_connections_waiting namespace=shop service=web":                         505,
 		"redial_service_connections_active namespace=shop service=web":                          605,
 		"redial_service_retried_total namespace=shop service=web":                               606,
 		"redial_service_forwarded_bytes_total direction=to_backend namespace=shop service=web":  608,
@@ -169,11 +211,14 @@ func TestEveryNumberIsShownWhereItBelongs(t *testing.T) {
 		"redial_service_backends namespace=shop service=web state=ready":                        501,
 		"redial_service_backends namespace=shop service=web state=terminating":                  502,
 		"redial_service_backends namespace=shop service=web state=unused":                       503,
+		"redial_service_backends_ejected namespace=shop service=web":                            504,
 		"redial_service_problems namespace=shop service=web":                                    3,
 		"redial_service_connections_total namespace=shop result=connected service=mail":         0,
 		"redial_service_connections_total namespace=shop result=failed service=mail":            0,
 		"redial_service_connections_total namespace=shop result=no_backend service=mail":        0,
 		"redial_service_connections_total namespace=shop result=abandoned service=mail":         0,
+		"redial_service_connections_total namespace=shop result=limited service=mail":           0,
+		"redial_service_connections_waiting namespace=shop service=mail":                        0,
 		"redial_service_connections_active namespace=shop service=mail":                         0,
 		"redial_service_retried_total namespace=shop service=mail":                              0,
 		"redial_service_forwarded_bytes_total direction=to_backend namespace=shop service=mail": 0,
@@ -198,7 +243,8 @@ func TestSeriesOfWhatIsGoneAreGone(t *testing.T) {
 
 func TestNothingGrowsWithTheServicesUnlessAskedFor(t *testing.T) {
 	t.Parallel()
-	assert.Empty(t, series(t, New(Config{Snapshot: everything}), "redial_service_"))
+	assert.Equal(t, map[string]float64{"redial_service_backends_ejected namespace=shop service=web": 504},
+		series(t, New(Config{Snapshot: everything}), "redial_service_"), "what is in trouble only")
 }
 
 // Manifests may hold any bytes. One such name must not hide everything else.

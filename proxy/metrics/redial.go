@@ -46,16 +46,30 @@ func (e emit) syncs(s *Snapshot) {
 var (
 	connectionsActive = gauge("redial_connections_active",
 		"TCP connections between accept and close.")
+	connectionsWaiting = gauge("redial_connections_waiting",
+		"TCP connections that wait because of a Service's own limits.")
+	accepted = counter("redial_accepted_total",
+		"TCP connections accepted and UDP sessions begun; those without a result yet are being dialled, or wait.", "protocol")
 	connections = counter("redial_connections_total",
-		"TCP connections accepted, by whether they reached a backend, and if not, why.", "result")
+		"TCP connections by whether they reached a backend, and if not, why.", "result")
 	connectionsReset = counter("redial_connections_reset_total",
 		"TCP connections that ended by a reset or timeout of either peer.")
-	connectionsCut = counter("redial_connections_cut_total",
-		"TCP connections cut because one direction had ended long before the other.")
+	connectionsEnded = counter("redial_connections_ended_total",
+		"TCP connections ended by the proxy: half closed for long, idle, old, or their backend had left.", "reason")
+	queued = counter("redial_connections_queued_total",
+		"TCP connections that waited because of a Service's own limits.")
+	queueTimeouts = counter("redial_queue_timeouts_total",
+		"TCP connections refused because they had waited for too long; they are among those with the result limited.")
+	hedges = counter("redial_hedged_dials_total",
+		"Dials made beside one that was silent.")
+	earlyCloses = counter("redial_early_closes_total",
+		"Times that a backend closed or reset a TCP connection before a byte had moved, which counts as a failed dial.")
 	acceptErrors = counter("redial_accept_errors_total",
 		"Failures to accept a TCP connection, for want of file descriptors or memory.")
 	descriptorWaits = counter("redial_descriptor_waits_total",
 		"TCP connections that waited for file descriptors.")
+	shareWaits = counter("redial_share_waits_total",
+		"Times that connections began to wait because their Service had its share of all that there may be.")
 	retried = counter("redial_retried_total",
 		"TCP connections and UDP sessions that were saved: the first backend did not answer, another did.", "protocol")
 	dialRetries = counter("redial_dial_retries_total",
@@ -67,7 +81,7 @@ var (
 	sessions = counter("redial_udp_sessions_total",
 		"UDP sessions begun, by whether they got a backend, and if not, why.", "result")
 	sessionsEnded = counter("redial_udp_sessions_ended_total",
-		"UDP sessions ended for being idle, or to make room for others.", "reason")
+		"UDP sessions ended for being idle, to make room for others, or because their backend had left.", "reason")
 	datagrams = counter("redial_udp_datagrams_total",
 		"Datagrams received from clients and sent to them.", "direction")
 	datagramsDropped = counter("redial_udp_datagrams_dropped_total",
@@ -79,13 +93,22 @@ func (e emit) traffic(s *Snapshot) {
 	set(e, connectionsActive, tcp.Active)
 	e.results(connections, tcp)
 	set(e, connectionsReset, tcp.Resets)
-	set(e, connectionsCut, tcp.HalfClosed)
+	set(e, connectionsEnded, tcp.HalfClosed, "half_closed")
+	set(e, connectionsEnded, tcp.Idle, "idle")
+	set(e, connectionsEnded, tcp.Aged, "aged")
+	set(e, connectionsEnded, tcp.Drained, "drained")
+	set(e, queued, tcp.Queued)
+	set(e, queueTimeouts, tcp.QueueTimeouts)
+	set(e, hedges, tcp.Hedges)
+	set(e, earlyCloses, tcp.EarlyCloses)
 	set(e, acceptErrors, tcp.AcceptErrors)
 	set(e, descriptorWaits, tcp.FDWaits)
+	set(e, shareWaits, tcp.ShareWaits)
 	for _, of := range []struct {
 		protocol config.Protocol
 		*Traffic
 	}{{config.TCP, tcp}, {config.UDP, udp}} {
+		set(e, accepted, of.Accepted, string(of.protocol))
 		set(e, retried, of.Retried, string(of.protocol))
 		set(e, dialRetries, of.Retries, string(of.protocol))
 		set(e, forwardedBytes, of.BytesIn, string(of.protocol), toBackend)
@@ -95,6 +118,7 @@ func (e emit) traffic(s *Snapshot) {
 	e.results(sessions, udp)
 	set(e, sessionsEnded, udp.Expired, "idle")
 	set(e, sessionsEnded, udp.Evicted, "evicted")
+	set(e, sessionsEnded, udp.Drained, "drained")
 	set(e, datagrams, udp.DatagramsIn, toBackend)
 	set(e, datagrams, udp.DatagramsOut, toClient)
 	set(e, datagramsDropped, udp.Unsendable, "unsendable")
@@ -108,4 +132,5 @@ func (e emit) results(f *family, t *Traffic, labels ...string) {
 	set(e, f, t.Failed, append(labels, "failed")...)
 	set(e, f, t.NoBackend, append(labels, "no_backend")...)
 	set(e, f, t.Abandoned, append(labels, "abandoned")...)
+	set(e, f, t.Limited, append(labels, "limited")...)
 }

@@ -7,10 +7,15 @@ var (
 		"What is wrong with Services now, by reason.", "reason")
 	backends = gauge("redial_backends",
 		"Endpoints of Service ports: ready ones, terminating ones in use for want of ready ones, and those not used.", "state")
+	ejected = gauge("redial_backends_ejected",
+		"Backends that get no connections for their failures now.")
+	// Of those Services only that have any: so there are few, and a Service that is well has none.
+	serviceEjected = gauge("redial_service_backends_ejected",
+		"Backends of a Service that get no connections for their failures now; Services without any have no series.", "namespace", "service")
 )
 
 func (e emit) services(s *Snapshot) {
-	var proxied, skipped, ready, terminating, unused int
+	var proxied, skipped, ready, terminating, unused, out, waiting int
 	reasons := map[string]int{}
 	for i := range s.Services {
 		svc := &s.Services[i]
@@ -25,7 +30,14 @@ func (e emit) services(s *Snapshot) {
 		ready += svc.Ready
 		terminating += svc.Terminating
 		unused += svc.Unused
+		out += svc.Ejected
+		waiting += svc.Waiting
+		if svc.Ejected > 0 {
+			set(e, serviceEjected, svc.Ejected, utf8(svc.Name.Namespace), utf8(svc.Name.Name))
+		}
 	}
+	set(e, ejected, out)
+	set(e, connectionsWaiting, waiting)
 	set(e, services, proxied, "proxied")
 	set(e, services, skipped, "skipped")
 	for reason, n := range reasons {
@@ -40,6 +52,8 @@ func (e emit) services(s *Snapshot) {
 var (
 	serviceActive = gauge("redial_service_connections_active",
 		"Connections and UDP sessions of a Service.", "namespace", "service")
+	serviceWaiting = gauge("redial_service_connections_waiting",
+		"TCP connections of a Service that wait because of its limits.", "namespace", "service")
 	serviceConnections = counter("redial_service_connections_total",
 		"Connections and UDP sessions of a Service, by whether they reached a backend, and if not, why.", "namespace", "service", "result")
 	serviceRetried = counter("redial_service_retried_total",
@@ -58,6 +72,7 @@ func (e emit) service(s *Service) {
 	}
 	namespace, name := utf8(s.Name.Namespace), utf8(s.Name.Name)
 	set(e, serviceActive, s.Traffic.Active, namespace, name)
+	set(e, serviceWaiting, s.Waiting, namespace, name)
 	e.results(serviceConnections, &s.Traffic, namespace, name)
 	set(e, serviceRetried, s.Traffic.Retried, namespace, name)
 	set(e, serviceBytes, s.Traffic.BytesIn, namespace, name, toBackend)

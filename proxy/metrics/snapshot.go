@@ -25,6 +25,12 @@ type Snapshot struct {
 	Families map[config.Family]Family
 	// Serving and Refusing count frontends: one for each Service port, family and pool, with usable backends or without.
 	Serving, Refusing int
+	// Limits are of what all Services share, and Lag is how long the slowest event loop took to get round to a request just
+	// now.
+	Limits Limits
+	Lag    time.Duration
+	// Balancers adds up all frontends, those that have been closed included.
+	Balancers Balancers
 	// TCP and UDP add up all frontends, those that have been closed included.
 	TCP, UDP Traffic
 	// Services are all that are known, each once, in any order.
@@ -58,12 +64,42 @@ type Table struct {
 	Rules, Written int
 }
 
-// Traffic counts connections, or sessions of UDP, since the start. Each that was accepted ends up in one of the first four.
+// Limits are how much of what all Services share is in use, and how much there may be.
+type Limits struct {
+	Descriptors, MaxDescriptors int64 // of listeners and TCP connections
+	Connections, MaxConnections int64 // of TCP
+	Sessions, MaxSessions       int64 // of UDP
+	Listeners, MaxListeners     int
+}
+
+// Balancers counts what happened to backends, and for want of them, since the start.
+type Balancers struct {
+	Suspicions     uint64 // backends avoided because a dial was overdue
+	Ejections      uint64 // begun, or made longer by a failed test
+	ProbesAnswered uint64 // tests of ejected backends
+	ProbesFailed   uint64
+	Full           uint64 // choices in vain because all backends had as many connections as they may
+	RetriesRefused uint64 // dials after a failed one that the retry budget did not allow
+	Evictions      uint64 // clients whose affinity was forgotten because there were too many
+}
+
+// Traffic counts connections, or sessions of UDP, since the start. Each that was accepted ends up in one of the next five.
 type Traffic struct {
+	Accepted  uint64
 	Connected uint64 // reached a backend
-	Failed    uint64 // every backend refused, the time for dialling was over, or there were as many as there may be
+	Failed    uint64 // every backend refused, or the time for dialling was over
 	NoBackend uint64 // there was none to try
 	Abandoned uint64 // the client left before a backend answered
+	Limited   uint64 // there were as many as there may be
+
+	Queued        uint64 // connections that waited for a limit's sake
+	QueueTimeouts uint64 // ... for too long; they are among Limited
+	Hedges        uint64 // dials made beside a silent one
+	EarlyCloses   uint64 // backends that closed or reset a connection before a byte had moved
+	Idle          uint64 // connections ended for being idle
+	Aged          uint64 // ... for their age
+	Drained       uint64 // ... because their backend had left; sessions, too
+	ShareWaits    uint64 // times that connections began to wait because a Service had its share of all there may be
 
 	Active       int64  // now
 	Retried      uint64 // connections that reached a backend after a failed dial
@@ -93,6 +129,10 @@ type Service struct {
 	Problems []string
 	// Ready and Terminating count endpoints in use, Unused those that are not; each once for every Service port.
 	Ready, Terminating, Unused int
+	// Ejected counts those that get no connections for their failures, once for every frontend.
+	Ejected int
+	// Waiting is how many connections wait for a limit's sake.
+	Waiting int
 	// Traffic adds up its present frontends, of TCP and UDP.
 	Traffic Traffic
 }

@@ -37,6 +37,9 @@ func (l *Listener) accept() {
 	defer l.loop.contain()
 	count := l.countersOf(l.loop)
 	for range acceptBatch {
+		if !l.mayAccept() {
+			return
+		}
 		fd, client, errno := acceptRaw(l.fd)
 		switch errno {
 		case 0:

@@ -223,6 +223,7 @@ func (c *conn) end() {
 	c.stats.active.Add(-1)
 	lp.live--
 	lp.dead = append(lp.dead, c)
+	c.listener.relay.live.Add(-1)
 	c.listener.relay.fds.Release(fdsPerConnection)
 	if c.limit != nil {
 		c.limit.give()

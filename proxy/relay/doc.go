@@ -29,6 +29,8 @@
 // lose its connection, and then by a reset. A backend that closes or resets before a byte has moved either way counts as a
 // failed dial, too (early.go). Once a byte has been sent to a backend, nothing is ever retried.
 //
+// Nobody's connections take all there may be: a listener that has many leaves some to the others (share.go).
+//
 // A listener may have [Settings] of its own: a [Limit] with a queue, limits of a connection's life (life.go), a header that
 // introduces clients to backends.
 //

@@ -49,6 +49,22 @@ func (l *Limit) Set(connections, queue int, timeout time.Duration) {
 	l.call(next)
 }
 
+// LimitStatus is what a Limit is and how much of it is used.
+type LimitStatus struct {
+	Max     int           `json:"max"`     // connections; 0: no bound
+	Used    int           `json:"used"`    // connections that count
+	Waiting int           `json:"waiting"` // connections in the queue
+	Queue   int           `json:"queue"`   // how many there may be
+	Timeout time.Duration `json:"timeout"` // nanoseconds that each may wait
+}
+
+// Status returns the present state.
+func (l *Limit) Status() LimitStatus {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return LimitStatus{Max: l.most, Used: l.used, Waiting: int(l.waiting.Load()), Queue: l.queue, Timeout: l.timeout}
+}
+
 // take takes a slot if there is one and nobody waits for it.
 func (l *Limit) take() bool {
 	l.mu.Lock()

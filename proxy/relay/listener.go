@@ -21,6 +21,7 @@ type Listener struct {
 	loop     *tcpLoop
 	fd       int
 	addr     netip.AddrPort
+	name     string
 	balancer Balancer
 	log      *logrus.Entry
 	stats    []atomic.Pointer[counters] // by loop, made when first needed
@@ -38,6 +39,7 @@ type Listener struct {
 	slot    int32 // -1: not served
 	waiting *arrival
 	queued  bool // in loop.more
+	held    bool // there were too many connections at the last look
 	jammed  bool // what is in the accept queue has waited there, so that clients may be gone
 	retry   backoff
 	timer   timer // of the next retry
@@ -64,7 +66,7 @@ func (r *Relay) Listen(addr netip.AddrPort, name string, b Balancer) (*Listener,
 		return nil, fmt.Errorf("listening on %s: %w", addr, os.NewSyscallError("bind", err))
 	}
 	l := &Listener{
-		relay: r, loop: loop, fd: fd, addr: addr, balancer: b, release: release, open: true, slot: -1,
+		relay: r, loop: loop, fd: fd, addr: addr, name: name, balancer: b, release: release, open: true, slot: -1,
 		log:    r.cfg.Log.WithFields(logrus.Fields{"frontend": addr.String(), "service": name}),
 		stats:  make([]atomic.Pointer[counters], loops),
 		closed: make(chan struct{}),

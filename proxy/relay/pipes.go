@@ -13,7 +13,7 @@ const (
 type pipe struct{ r, w int }
 
 // pipes are those that no direction holds. Each is charged for its two descriptors like a connection, so that a pipe never
-// takes the place of a client: without spare descriptors bytes are copied.
+// takes the place of a client: when few descriptors are left bytes are copied.
 type pipes struct {
 	spare []*pipe
 }
@@ -25,7 +25,7 @@ func (p *pipes) take(r *Relay) *pipe {
 		p.spare = p.spare[:n-1]
 		return t
 	}
-	if !r.fds.TryAcquire(fdsPerConnection) {
+	if r.fds.used.Load() > r.fds.most*7/8 || !r.fds.TryAcquire(fdsPerConnection) {
 		return nil
 	}
 	var fds [2]int

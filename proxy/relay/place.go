@@ -63,6 +63,7 @@ func (lp *tcpLoop) relief() *tcpLoop {
 
 // place begins a connection in the loop that is best for it.
 func (lp *tcpLoop) place(l *Listener, fd int, client netip.Addr, waited bool) {
+	lp.relay.live.Add(1)
 	if o := lp.relief(); o != nil && o.do(func() { o.begin(l, fd, client, waited) }) {
 		return
 	}

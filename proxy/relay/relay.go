@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/sirupsen/logrus"
-	"golang.org/x/sync/semaphore"
 )
 
 // Balancer chooses backends for one listener. The relay's event loops call it, several at a time: a call that takes long
@@ -76,6 +75,10 @@ type Config struct {
 	// kernel's accept queue, and a new session ends the one that has been idle for longest. 0: the process's limit less
 	// 64 and 4 per loop for everything else.
 	MaxFDs int
+	// MaxConnections is how many TCP connections there may be, give or take one for each processor. Those beyond it wait in
+	// the kernel's accept queue. 0: as many as there are descriptors for. A listener that has many leaves some of either to
+	// others.
+	MaxConnections int
 	// UDPTimeout ends a UDP session that has been idle, in both directions, for so long. 0: 60s, long enough for a slow
 	// answer and for a sender of statistics that is silent between intervals.
 	UDPTimeout time.Duration
@@ -123,7 +126,8 @@ type Relay struct {
 	born time.Time // origin of the loops' clock
 	// restless is how long a loop has to be busy before it may give connections away; 0: it always may.
 	restless time.Duration
-	fds      *semaphore.Weighted
+	fds      *descriptors
+	live     atomic.Int64 // TCP connections
 	udp      udpBudget
 	// complained is when a shortage was logged last, in Unix nanoseconds.
 	complained atomic.Int64
@@ -151,7 +155,7 @@ func New(cfg Config) *Relay {
 		cfg:          cfg,
 		born:         time.Now(),
 		restless:     10 * time.Millisecond,
-		fds:          semaphore.NewWeighted(int64(cfg.MaxFDs - sessions)),
+		fds:          newDescriptors(int64(cfg.MaxFDs - sessions)),
 		udp:          udpBudget{max: int64(sessions)},
 		maxListeners: (cfg.MaxFDs - sessions) / 2 / fdsPerConnection,
 		listeners:    map[*Listener]struct{}{},
@@ -267,7 +271,10 @@ func (r *Relay) stopLoops() {
 }
 
 // Totals are the counters of all listeners there have been.
-type Totals struct{ TCP, UDP Stats }
+type Totals struct {
+	TCP Stats `json:"tcp"`
+	UDP Stats `json:"udp"`
+}
 
 // Totals adds up all listeners, those that have been closed included, so that no count is ever less than before.
 func (r *Relay) Totals() Totals {

@@ -191,6 +191,7 @@ func (l *UDPListener) Retain(usable []netip.AddrPort) {
 	l.loop.do(func() {
 		for _, s := range l.sessions.Values() {
 			if _, ok := keep[s.backend]; !ok {
+				l.stats.drained.Add(1)
 				s.close()
 			}
 		}

@@ -153,6 +153,8 @@ func Run(t *testing.T, new New) {
 		"ProxyProtocolEarlyClose":           testProxyProtocolEarlyClose,
 		"OriginalDestination":               testOriginalDestination,
 		"Signals":                           testSignals,
+		"FloodLeavesRoom":                   testFloodLeavesRoom,
+		"MaxConnections":                    testMaxConnections,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, new) })
 	}
