@@ -63,6 +63,7 @@ type Proxier struct {
 	wanted    services
 	frontends map[frontendKey]*frontend
 	ports     *allocator
+	sharing   sharing
 	owners    owners
 	problems  problems                                // of planning and syncing
 	logged    problems                                // all, as they were logged last
@@ -100,11 +101,12 @@ func New(cfg Config) *Proxier {
 		wanted:    services{},
 		frontends: map[frontendKey]*frontend{},
 		limits:    map[config.ServicePortName]*relay.Limit{},
-		ports:     newAllocator(cfg.Ports),
+		sharing:   newSharing(cfg.Ports, intercept.LimitsOf(cfg.Interceptor)),
 		owners:    owners{},
 		problems:  problems{},
 		logged:    problems{},
 	}
+	p.ports = newAllocator(cfg.Ports, p.sharing.ports())
 	p.runner = runner{
 		run:      p.step,
 		pause:    cfg.MinSyncPeriod,
@@ -195,7 +197,7 @@ func (p *Proxier) takeService(name config.ServiceName, s *config.Service) (resyn
 }
 
 // updateFrontends hands new endpoints to the frontends of s that exist, and reports whether that needs a sync: one has to
-// be opened anew, or begins or stops to drop clients.
+// be opened anew, or begins or stops to drop clients, or to refuse them at a shared listener.
 func (p *Proxier) updateFrontends(s *config.Service) (resync bool) {
 	for i := range s.Ports {
 		for _, family := range config.Families {

@@ -9,6 +9,7 @@ type Summary struct {
 	Sync SyncStatus
 	// Serving and Refusing count frontends with usable backends and without.
 	Serving, Refusing int
+	Shared            int              // those of them that share a proxy port
 	Services          []ServiceSummary // in no order
 }
 
@@ -31,6 +32,9 @@ func (p *Proxier) Summary() Summary {
 			s.Serving++
 		} else {
 			s.Refusing++
+		}
+		if f.shared != nil {
+			s.Shared++
 		}
 	}
 	for name, svc := range p.wanted {

@@ -30,7 +30,7 @@ func everything() Snapshot {
 			},
 			config.IPv6: {Broken: true},
 		},
-		Serving: 109, Refusing: 110,
+		Serving: 109, Refusing: 110, Shared: 111,
 		TCP: traffic(300), UDP: traffic(400),
 		Services: []Service{
 			{Name: config.ServiceName{Namespace: "shop", Name: "web"}, Problems: []string{"InvalidPort", "InvalidPort", "WrongFamily"}, Ready: 501, Terminating: 502, Unused: 503, Traffic: traffic(600)},
@@ -43,7 +43,7 @@ func everything() Snapshot {
 func traffic(n uint64) Traffic {
 	return Traffic{
 		Connected: n + 1, Failed: n + 2, NoBackend: n + 3, Abandoned: n + 4, Active: int64(n) + 5, Retried: n + 6, Retries: n + 7,
-		BytesIn: n + 8, BytesOut: n + 9, Resets: n + 10, HalfClosed: n + 11, AcceptErrors: n + 12, FDWaits: n + 13,
+		BytesIn: n + 8, BytesOut: n + 9, Resets: n + 10, HalfClosed: n + 11, AcceptErrors: n + 12, FDWaits: n + 13, Strays: n + 20,
 		DatagramsIn: n + 14, DatagramsOut: n + 15, Unsendable: n + 16, Overflows: n + 17, Expired: n + 18, Evicted: n + 19,
 	}
 }
@@ -120,6 +120,7 @@ func TestEveryNumberIsShownWhereItBelongs(t *testing.T) {
 		"redial_bindings_quarantined ip_family=IPv6": 0,
 		"redial_frontends state=serving":             109,
 		"redial_frontends state=refusing":            110,
+		"redial_shared_frontends":                    111,
 
 		"redial_connections_total result=connected":                      301,
 		"redial_connections_total result=failed":                         302,
@@ -134,6 +135,7 @@ func TestEveryNumberIsShownWhereItBelongs(t *testing.T) {
 		"redial_connections_cut_total":                                   311,
 		"redial_accept_errors_total":                                     312,
 		"redial_descriptor_waits_total":                                  313,
+		"redial_stray_connections_total":                                 320,
 		"redial_udp_sessions_total result=connected":                     401,
 		"redial_udp_sessions_total result=failed":                        402,
 		"redial_udp_sessions_total result=no_backend":                    403,

@@ -25,6 +25,8 @@ type Snapshot struct {
 	Families map[config.Family]Family
 	// Serving and Refusing count frontends: one for each Service port, family and pool, with usable backends or without.
 	Serving, Refusing int
+	// Shared counts those of them that share a proxy port.
+	Shared int
 	// TCP and UDP add up all frontends, those that have been closed included.
 	TCP, UDP Traffic
 	// Services are all that are known, each once, in any order.
@@ -74,6 +76,7 @@ type Traffic struct {
 	HalfClosed   uint64 // connections cut because one direction had ended long before the other
 	AcceptErrors uint64 // accept(2) failures: out of descriptors or memory
 	FDWaits      uint64 // connections that waited for file descriptors
+	Strays       uint64 // connections to a shared proxy port that were reset since their destination was nobody's
 
 	// Of UDP only:
 	DatagramsIn  uint64 // from clients
