@@ -25,6 +25,8 @@ type frontend struct {
 	scheduler balancer.Scheduler // of ports that ask for none
 	listeners map[netip.AddrPort]listener
 	settings  relay.Settings // of all listeners
+	// guarded are the only destinations for which its listeners take connections; nil: there is no such restriction.
+	guarded []netip.AddrPort
 	// drain is how long connections may outlive their endpoint; not set: they are left alone.
 	drain config.Setting[time.Duration]
 	vips  []vip // those steered here since the last successful sync
@@ -82,6 +84,9 @@ func (f *frontend) listen(r *relay.Relay, addrs []netip.AddrPort) error {
 		l.Configure(f.settings)
 		if err := l.SetOpen(f.open); err != nil {
 			errs = append(errs, err)
+		}
+		if f.guarded != nil {
+			l.(*relay.Listener).Confine(f.guarded)
 		}
 		l.Serve()
 	}

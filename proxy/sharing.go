@@ -142,8 +142,8 @@ func (p *Proxier) refusal(v intercept.VIP) netip.AddrPort {
 	return p.cfg.Interceptor.BindAddr(v, l.Addr().Port())
 }
 
-// route tells shared listeners which connections are whose. It comes before the rules that lead them there are written, and
-// takes nothing away but what others are to have.
+// route tells listeners which connections are theirs. It comes before the rules that lead them there are written, and takes
+// nothing away but what others are to have.
 func (p *Proxier) route(plan *plan) {
 	changes := map[*sharedPort]map[netip.AddrPort]*relay.Listener{}
 	for key, vips := range plan.frontends {

@@ -120,6 +120,7 @@ func (p *Proxier) reconcile(ctx context.Context) error {
 	p.closeStale(&plan)
 	for _, f := range p.frontends {
 		f.settle(p.log)
+		f.unguard()
 	}
 	p.owners = plan.owners
 	p.written()
@@ -180,6 +181,7 @@ func (p *Proxier) openMissing(plan *plan) {
 func (p *Proxier) open(key frontendKey, port *config.ServicePort, vips []vip) error {
 	f, exists := p.frontends[key]
 	if exists && f.broken == nil {
+		p.guard(f, vips)
 		err := f.listen(p.cfg.Relay, p.listenAddrs(vips, f.port))
 		if err == nil || !portTaken(err) || f.port == 0 {
 			return err
@@ -240,6 +242,7 @@ func (p *Proxier) openAnywhere(key frontendKey, port *config.ServicePort, vips [
 func (p *Proxier) openAt(key frontendKey, port *config.ServicePort, vips []vip, b *balancer.Balancer, number uint16, shared *sharedPort) (*frontend, error) {
 	f := &frontend{key: key, port: number, shared: shared, balancer: b, scheduler: p.cfg.Scheduler, listeners: map[netip.AddrPort]listener{}}
 	f.update(port, p.limitOf(port), p.node, p.log)
+	p.guard(f, vips)
 	if err := f.listen(p.cfg.Relay, p.listenAddrs(vips, number)); err != nil {
 		f.close()
 		return nil, err

@@ -20,8 +20,8 @@ type acceptor struct {
 	loop    *tcpLoop
 	fd      int
 	addr    netip.AddrPort
-	owner   *Listener       // whose connections these are; nil: ask shared
-	shared  *SharedListener // nil: ask owner
+	owner   *Listener       // nil: it is shared
+	shared  *SharedListener // nil: it has an owner
 	release func()          // gives back what was charged for the socket
 	retire  func()          // takes it out of the Relay's books
 	closed  chan struct{}
@@ -38,6 +38,9 @@ type acceptor struct {
 	jammed  bool // what is in the accept queue has waited there, so that clients may be gone
 	retry   backoff
 	timer   timer // of the next retry
+	// routes tell whose the connections to each destination are; nil: all are the owner's.
+	routes  map[netip.AddrPort]*Listener
+	freeing bool // routes are to be nil when the accept queue is empty
 }
 
 // arrival is an accepted connection that waits for its share of file descriptors, and holds back those behind it.
@@ -177,6 +180,9 @@ func (a *acceptor) accept() {
 			}
 		case unix.EAGAIN:
 			a.jammed = false
+			if a.freeing {
+				a.routes, a.freeing = nil, false
+			}
 			return
 		case unix.EINVAL: // closed by setOpen; when it opens again, the first connection makes an event
 			return
@@ -198,9 +204,9 @@ func (a *acceptor) accept() {
 // the others. Listeners that share a socket wait together.
 func (a *acceptor) admit(fd int, client netip.Addr) bool {
 	r, l := a.relay, a.owner
-	if l == nil {
-		if l = a.shared.listenerOf(fd, client); l == nil {
-			a.shared.refuseStray(fd, client)
+	if a.routes != nil {
+		if l = a.listenerOf(fd, client); l == nil {
+			a.refuseStray(fd, client)
 			return true
 		}
 	}

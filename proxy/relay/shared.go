@@ -4,8 +4,6 @@ import (
 	"fmt"
 	"net/netip"
 	"sync"
-
-	"github.com/sirupsen/logrus"
 )
 
 // SharedListener is a listening socket that many Listeners share, which then cost neither a port nor a descriptor. The
@@ -20,9 +18,6 @@ type SharedListener struct {
 	acceptor
 	loops int
 	count counters // of what is nobody's
-
-	// The loop's own:
-	routes map[netip.AddrPort]*Listener
 }
 
 // share is what a Listener has of a shared socket.
@@ -44,8 +39,11 @@ func (r *Relay) ListenShared(addr netip.AddrPort) (*SharedListener, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &SharedListener{loops: loops, routes: map[netip.AddrPort]*Listener{}}
-	s.acceptor = acceptor{loop: loop, addr: addr, release: r.chargeSocket(), shared: s, retire: func() { r.removeShared(s) }}
+	s := &SharedListener{loops: loops}
+	s.acceptor = acceptor{
+		loop: loop, addr: addr, routes: map[netip.AddrPort]*Listener{}, shared: s,
+		release: r.chargeSocket(), retire: func() { r.removeShared(s) },
+	}
 	if err := s.bind(r); err != nil {
 		return nil, err
 	}
@@ -98,38 +96,6 @@ func (s *SharedListener) Route(changes map[netip.AddrPort]*Listener) {
 	})
 }
 
-// listenerOf returns whose an accepted connection is; nil: nobody's. It runs in the loop, like everything below but shut.
-func (s *SharedListener) listenerOf(fd int, client netip.Addr) *Listener {
-	to, ok := originalDestination(fd, client)
-	if !ok {
-		return nil
-	}
-	l := s.routes[to]
-	if l == nil {
-		l = s.routes[netip.AddrPortFrom(unspecified(to.Addr()), to.Port())]
-	}
-	if l == nil || l.share.ended {
-		return nil
-	}
-	return l
-}
-
-func unspecified(like netip.Addr) netip.Addr {
-	if like.Is4() {
-		return netip.IPv4Unspecified()
-	}
-	return netip.IPv6Unspecified()
-}
-
-func (s *SharedListener) refuseStray(fd int, client netip.Addr) {
-	s.count.strays.Add(1)
-	if log := s.relay.cfg.Log; log.Logger.IsLevelEnabled(logrus.DebugLevel) {
-		to, _ := originalDestination(fd, client)
-		log.WithFields(logrus.Fields{"frontend": s.addr, "client": client, "destination": to}).Debug("connection reset: nobody serves its destination here")
-	}
-	abort(fd)
-}
-
 // shut begins to close l.
 func (s *share) shut(l *Listener) {
 	if !s.of.loop.do(func() { s.end(l) }) {
@@ -138,6 +104,7 @@ func (s *share) shut(l *Listener) {
 	}
 }
 
+// end runs in the loop, or after it.
 func (s *share) end(l *Listener) {
 	s.ending.Do(func() {
 		defer close(s.closed)

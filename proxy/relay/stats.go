@@ -31,8 +31,7 @@ type Stats struct {
 	AcceptErrors uint64 `json:"acceptErrors"` // accept(2) failures: out of descriptors or memory
 	FDWaits      uint64 `json:"fdWaits"`      // connections that waited for file descriptors
 
-	// Of shared sockets only:
-	Strays uint64 `json:"strays,omitempty"` // connections that were reset since their destination was nobody's
+	Strays uint64 `json:"strays,omitempty"` // connections that were reset and not counted as accepted, since what they had dialled is nobody's here
 
 	// Of UDP only:
 	DatagramsIn  uint64 `json:"datagramsIn,omitempty"`  // from clients
