@@ -1,8 +1,14 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"net"
+	"os"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -89,4 +95,113 @@ func TestServicesShareProxyPorts(t *testing.T) {
 		assertLine(t, fmt.Sprintf(`%d frontends share 2 proxy ports, .*; 0 connections were reset there as nobody's`, shared), out)
 		assert.Regexp(t, `\d+ shared +served`, out)
 	})
+}
+
+// A restart with other Services than before changes who has which port. While the rules of the process before lead clients to
+// the ports that it had, none of them gets to see another Service's backend.
+func TestRestartWithOtherPorts(t *testing.T) {
+	t.Parallel()
+	lab.Run(t, func(t *testing.T, node *lab.Host) {
+		const services = 60
+		startNumbered(t, node, services)
+		client := addHost(t, node, "client", 2)
+		var late, early []string
+		for i := range services {
+			if i%4 == 0 {
+				late = append(late, nth(i))
+			} else {
+				early = append(early, nth(i))
+			}
+		}
+		r := startRedial(t, manifests(early...), "--proxy-port-range=61000+19")
+		before := r.awaitServed(nthName(1))
+		r.write("more.yaml", manifests(late...))
+		r.awaitServed(nthName(0))
+		ports := func(s *status) map[string]uint16 {
+			of := map[string]uint16{}
+			for _, svc := range s.Services {
+				of[svc.Name] = s.front(svc.Name).ProxyPort
+			}
+			return of
+		}
+
+		var running sync.WaitGroup
+		var asked atomic.Int64
+		end := make(chan struct{})
+		for w := range 4 {
+			running.Go(func() {
+				for i := w; ; i = (i + 4) % services {
+					select {
+					case <-end:
+						return
+					default:
+					}
+					switch name, err := ask(client, net.JoinHostPort(nth4(i), "80")); {
+					case err == nil:
+						assert.Equal(t, nthName(i), name)
+						asked.Add(1)
+					default: // nobody there for a moment, or not the right one
+						assert.True(t, errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ECONNRESET), "%v", err)
+					}
+				}
+			})
+		}
+		for range 3 {
+			r.kill()
+			r = r.restart()
+			r.awaitServed(nthName(0), nthName(services-1))
+			goal := asked.Load() + 100
+			require.True(t, eventually(func() bool { return asked.Load() > goal }))
+		}
+		close(end)
+		running.Wait()
+		moved, now := 0, ports(r.status())
+		for name, port := range ports(before) {
+			if now[name] != port {
+				moved++
+			}
+		}
+		assert.Positive(t, moved, "or this has tested nothing")
+	})
+}
+
+// A large cluster, with the default flags.
+func TestSixThousandServices(t *testing.T) {
+	t.Parallel()
+	lab.Run(t, func(t *testing.T, node *lab.Host) {
+		const services, backends = 6000, 250
+		startNumbered(t, node, backends)
+		address := func(i int) string { return fmt.Sprintf("198.19.%d.%d", 100+i/200, i%200+1) }
+		var all []string
+		for i := range services {
+			all = append(all, service(nthName(i), fmt.Sprintf("{clusterIP: %s, ports: [{name: http, port: 80}]}", address(i))),
+				endpoints(nthName(i), fmt.Sprintf("[{name: http, port: %d}]", firstNumbered+i%backends), ip4(1)))
+		}
+		r := startRedial(t, manifests(all...))
+		s := r.awaitServed(nthName(services-1), nthName(0))
+		require.Len(t, s.Services, services)
+		shared := 0
+		for _, svc := range s.Services {
+			require.Empty(t, svc.Problems)
+			if s.front(svc.Name).Shared {
+				shared++
+			}
+		}
+		assert.Greater(t, shared, 1000)
+		for i := 0; i < services; i += 13 {
+			assertAnswers(t, node, net.JoinHostPort(address(i), "80"), nthName(i%backends))
+		}
+		for line := range strings.Lines(readProc(t, r.cmd.Process.Pid, "status")) {
+			if strings.HasPrefix(line, "VmRSS") {
+				t.Log(strings.TrimSpace(line), "sync took", s.Sync.Took)
+			}
+		}
+	})
+}
+
+func readProc(t *testing.T, pid int, file string) string {
+	t.Helper()
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/%s", pid, file))
+	require.NoError(t, err)
+	return string(b)
 }
