@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"hash/fnv"
 	"net/netip"
-	"runtime"
 	"slices"
 
 	"github.com/sirupsen/logrus"
@@ -51,10 +50,10 @@ type sharedPort struct {
 const mostShared = 16
 
 // newSharing decides how many listeners there may be of each kind: one per loop, but not too many for a small range.
-func newSharing(ports intercept.PortRange, limits intercept.Limits) sharing {
+func newSharing(ports intercept.PortRange, limits intercept.Limits, loops int) sharing {
 	s := sharing{open: map[sharedKey][]*sharedPort{}, full: map[config.Family]bool{}}
 	if size := ports.Size(); !limits.OwnListeners && size >= 8 {
-		s.most = min(max(size/16, 1), runtime.GOMAXPROCS(0), mostShared)
+		s.most = min(max(size/16, 1), loops, mostShared)
 	}
 	return s
 }

@@ -349,11 +349,11 @@ func TestDescriptorsAreLeftForUDP(t *testing.T) {
 
 // Where a connection does not tell what its client has dialled, nobody shares.
 func TestNobodySharesWithoutDestinations(t *testing.T) {
-	p := newSharing(testPorts, intercept.LimitsOf(intercept.None{}))
+	p := newSharing(testPorts, intercept.LimitsOf(intercept.None{}), 2)
 	assert.Zero(t, p.most)
 	assert.Zero(t, p.ports(), "and no port is kept for it")
-	p = newSharing(testPorts, intercept.Limits{})
+	p = newSharing(testPorts, intercept.Limits{}, 2)
 	assert.Positive(t, p.most)
-	p = newSharing(intercept.PortRange{First: 62000, Last: 62006}, intercept.Limits{})
+	p = newSharing(intercept.PortRange{First: 62000, Last: 62006}, intercept.Limits{}, 2)
 	assert.Zero(t, p.ports(), "of so few ports")
 }

@@ -312,6 +312,9 @@ func (r *Relay) remove(l *Listener) {
 	r.retired.TCP = r.retired.TCP.Add(l.Stats().ended())
 }
 
+// Loops returns how many event loops there are for each protocol once they are needed.
+func (r *Relay) Loops() int { return r.cfg.Loops }
+
 // Listeners returns how many listening sockets there are, of both protocols and without shared ones, and how many there may
 // be.
 func (r *Relay) Listeners() (open, most int) {
