@@ -101,7 +101,7 @@ func New(cfg Config) *Proxier {
 		wanted:    services{},
 		frontends: map[frontendKey]*frontend{},
 		limits:    map[config.ServicePortName]*relay.Limit{},
-		sharing:   newSharing(cfg.Ports, intercept.LimitsOf(cfg.Interceptor), cfg.Relay.Loops()),
+		sharing:   newSharing(&cfg),
 		owners:    owners{},
 		problems:  problems{},
 		logged:    problems{},

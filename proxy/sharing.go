@@ -50,10 +50,10 @@ type sharedPort struct {
 const mostShared = 16
 
 // newSharing decides how many listeners there may be of each kind: one per loop, but not too many for a small range.
-func newSharing(ports intercept.PortRange, limits intercept.Limits, loops int) sharing {
+func newSharing(cfg *Config) sharing {
 	s := sharing{open: map[sharedKey][]*sharedPort{}, full: map[config.Family]bool{}}
-	if size := ports.Size(); !limits.OwnListeners && size >= 8 {
-		s.most = min(max(size/16, 1), loops, mostShared)
+	if size := cfg.Ports.Size(); size >= 8 && !intercept.LimitsOf(cfg.Interceptor).OwnListeners {
+		s.most = min(max(size/16, 1), cfg.Relay.Loops(), mostShared)
 	}
 	return s
 }

@@ -349,11 +349,12 @@ func TestDescriptorsAreLeftForUDP(t *testing.T) {
 
 // Where a connection does not tell what its client has dialled, nobody shares.
 func TestNobodySharesWithoutDestinations(t *testing.T) {
-	p := newSharing(testPorts, intercept.LimitsOf(intercept.None{}), 2)
-	assert.Zero(t, p.most)
-	assert.Zero(t, p.ports(), "and no port is kept for it")
-	p = newSharing(testPorts, intercept.Limits{}, 2)
-	assert.Positive(t, p.most)
-	p = newSharing(intercept.PortRange{First: 62000, Last: 62006}, intercept.Limits{}, 2)
-	assert.Zero(t, p.ports(), "of so few ports")
+	cfg := Config{Interceptor: intercept.None{}, Ports: testPorts, Relay: relay.New(relay.Config{})}
+	without := newSharing(&cfg)
+	assert.Zero(t, without.most)
+	assert.Zero(t, without.ports(), "and no port is kept for it")
+	cfg.Interceptor = unsteered{}
+	assert.Positive(t, newSharing(&cfg).most)
+	cfg.Ports = intercept.PortRange{First: 62000, Last: 62006}
+	assert.Zero(t, newSharing(&cfg).most, "of so few ports")
 }

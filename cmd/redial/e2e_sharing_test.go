@@ -1,14 +1,11 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"net"
-	"os"
 	"strings"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -83,10 +80,13 @@ func TestServicesShareProxyPorts(t *testing.T) {
 		assert.Equal(t, 2*services-2*len(own), shared)
 		assert.Greater(t, len(own), 10, "as many as can have a port of their own")
 		for i := range services {
-			for _, host := range []*lab.Host{client, node} {
-				assertAnswers(t, host, net.JoinHostPort(nth4(i), "80"), nthName(i))
-				assertAnswers(t, host, net.JoinHostPort(nth6(i), "80"), nthName(i))
+			assertAnswers(t, client, net.JoinHostPort(nth4(i), "80"), nthName(i))
+			assertAnswers(t, client, net.JoinHostPort(nth6(i), "80"), nthName(i))
+			if i%10 > 0 {
+				continue
 			}
+			assertAnswers(t, node, net.JoinHostPort(nth4(i), "80"), nthName(i))
+			assertAnswers(t, node, net.JoinHostPort(nth6(i), "80"), nthName(i))
 			assertAnswers(t, client, net.JoinHostPort("198.18.2.1", fmt.Sprint(30000+i)), nthName(i))
 			assertAnswers(t, client, net.JoinHostPort("2001:db8:2::1", fmt.Sprint(30000+i)), nthName(i))
 			assertAnswers(t, node, net.JoinHostPort("127.0.0.1", fmt.Sprint(30000+i)), nthName(i))
@@ -136,12 +136,10 @@ func TestRestartWithOtherPorts(t *testing.T) {
 						return
 					default:
 					}
-					switch name, err := ask(client, net.JoinHostPort(nth4(i), "80")); {
-					case err == nil:
+					// For a moment there is nobody, or not the right one.
+					if name, err := ask(client, net.JoinHostPort(nth4(i), "80")); err == nil {
 						assert.Equal(t, nthName(i), name)
 						asked.Add(1)
-					default: // nobody there for a moment, or not the right one
-						assert.True(t, errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ECONNRESET), "%v", err)
 					}
 				}
 			})
@@ -165,43 +163,37 @@ func TestRestartWithOtherPorts(t *testing.T) {
 	})
 }
 
-// A large cluster, with the default flags.
-func TestSixThousandServices(t *testing.T) {
+// More Service ports than the default flags have proxy ports.
+func TestMoreServicePortsThanProxyPorts(t *testing.T) {
 	t.Parallel()
 	lab.Run(t, func(t *testing.T, node *lab.Host) {
-		const services, backends = 6000, 250
-		startNumbered(t, node, backends)
-		address := func(i int) string { return fmt.Sprintf("198.19.%d.%d", 100+i/200, i%200+1) }
+		const services, each = 60, 80
+		startNumbered(t, node, services)
 		var all []string
 		for i := range services {
-			all = append(all, service(nthName(i), fmt.Sprintf("{clusterIP: %s, ports: [{name: http, port: 80}]}", address(i))),
-				endpoints(nthName(i), fmt.Sprintf("[{name: http, port: %d}]", firstNumbered+i%backends), ip4(1)))
+			var ports, targets []string
+			for j := range each {
+				ports = append(ports, fmt.Sprintf("{name: p%d, port: %d}", j, 1000+j))
+				targets = append(targets, fmt.Sprintf("{name: p%d, port: %d}", j, firstNumbered+(i+j)%services))
+			}
+			all = append(all, service(nthName(i), fmt.Sprintf("{clusterIP: %s, ports: [%s]}", nth4(i), strings.Join(ports, ", "))),
+				endpoints(nthName(i), "["+strings.Join(targets, ", ")+"]", ip4(1)))
 		}
 		r := startRedial(t, manifests(all...))
-		s := r.awaitServed(nthName(services-1), nthName(0))
-		require.Len(t, s.Services, services)
-		shared := 0
+		awaitAnswer(t, node, net.JoinHostPort(nth4(services-1), fmt.Sprint(1000+each-1)), nthName((services+each-2)%services))
+		s, shared := r.awaitServed(nthName(0)), 0 // after that, as it takes long
 		for _, svc := range s.Services {
 			require.Empty(t, svc.Problems)
-			if s.front(svc.Name).Shared {
-				shared++
+			for _, p := range svc.Ports {
+				if p.Fronts[0].Shared {
+					shared++
+				}
 			}
 		}
-		assert.Greater(t, shared, 1000)
-		for i := 0; i < services; i += 13 {
-			assertAnswers(t, node, net.JoinHostPort(address(i), "80"), nthName(i%backends))
-		}
-		for line := range strings.Lines(readProc(t, r.cmd.Process.Pid, "status")) {
-			if strings.HasPrefix(line, "VmRSS") {
-				t.Log(strings.TrimSpace(line), "sync took", s.Sync.Took)
-			}
+		assert.Greater(t, shared, 200)
+		for k := 0; k < services*each; k += 23 {
+			i, j := k/each, k%each
+			assertAnswers(t, node, net.JoinHostPort(nth4(i), fmt.Sprint(1000+j)), nthName((i+j)%services))
 		}
 	})
-}
-
-func readProc(t *testing.T, pid int, file string) string {
-	t.Helper()
-	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/%s", pid, file))
-	require.NoError(t, err)
-	return string(b)
 }

@@ -218,8 +218,9 @@ func (a *acceptor) admit(fd int, client netip.Addr) bool {
 			count.fdWaits.Add(1)
 			r.complain(errNoFDs, "connections wait for others to end")
 			ctx, cancel := context.WithCancel(context.Background())
-			a.waiting, a.jammed = &arrival{listener: l, fd: fd, client: client, cancel: cancel}, true
-			r.looping.Go(func() { a.await(ctx, a.waiting) })
+			w := &arrival{listener: l, fd: fd, client: client, cancel: cancel}
+			a.waiting, a.jammed = w, true
+			r.looping.Go(func() { a.await(ctx, w) })
 			return false
 		}
 	}
