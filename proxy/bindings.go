@@ -60,7 +60,7 @@ func (p *Proxier) bindings(plan *plan) []intercept.Binding {
 	return bindings
 }
 
-// listener is where a frontend listens for a VIP; zero and false if it does not.
+// listener is where a frontend listens for a VIP, or where its clients are refused; zero and false if it does not.
 func (p *Proxier) listener(key frontendKey, v vip) (netip.AddrPort, bool) {
 	f, ok := p.frontends[key]
 	if !ok {
@@ -69,6 +69,9 @@ func (p *Proxier) listener(key frontendKey, v vip) (netip.AddrPort, bool) {
 	addr := p.cfg.Interceptor.BindAddr(v.VIP, f.port)
 	if _, ok := f.listeners[addr]; !ok {
 		return netip.AddrPort{}, false
+	}
+	if f.shared != nil && !f.open {
+		return p.refusal(v.VIP), true
 	}
 	return addr, true
 }

@@ -14,6 +14,12 @@
 // A frontend is one listening socket per Service port, family and pool of endpoints, with a balancer of its own. Its proxy
 // port stays the same as long as its name does, across changes of the Service and restarts of the process.
 //
+// A large cluster has more Service ports than a node has proxy ports, or descriptors for listeners. Frontends of TCP that come
+// when these are used up share listeners (sharing.go): who is meant follows from the address that the client has dialled.
+// Nothing else about them differs, but that their clients are refused by a rule, and so not before it is written; until then,
+// and with it for as long as it takes when they have a backend again, clients are reset or refused. With back ends that
+// redirect nothing this is not possible, and nor is it for UDP: a frontend for which there is no port is a problem of its Service.
+//
 // Which frontend a client comes to is decided by rules, since for UDP nothing else tells how it came in. Traffic policies
 // Cluster need the frontend of the cluster's endpoints only. An internal policy Local sends the ClusterIP to the
 // frontend of the node's own endpoints. An external policy Local does so with NodePort, load balancer IPs and externalIPs,

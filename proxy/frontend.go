@@ -19,11 +19,14 @@ import (
 // frontend is where clients of one Service port arrive, in one family and for one pool of endpoints.
 type frontend struct {
 	key       frontendKey
-	port      uint16 // the proxy port; 0: none, all listeners listen on a VIP itself
+	port      uint16      // the proxy port; 0: none, all listeners listen on a VIP itself
+	shared    *sharedPort // whose port it is; nil: its own
 	balancer  *balancer.Balancer
 	scheduler balancer.Scheduler // of ports that ask for none
 	listeners map[netip.AddrPort]listener
 	settings  relay.Settings // of all listeners
+	// guarded are the only destinations for which its listeners take connections; nil: there is no such restriction.
+	guarded []netip.AddrPort
 	// drain is how long connections may outlive their endpoint; not set: they are left alone.
 	drain config.Setting[time.Duration]
 	vips  []vip // those steered here since the last successful sync
@@ -56,6 +59,9 @@ func (f *frontend) listenAt(r *relay.Relay, addr netip.AddrPort) (listener, erro
 	if f.key.name.Protocol == config.UDP {
 		return r.ListenUDP(addr, f.key.name.String(), f.balancer)
 	}
+	if f.shared != nil {
+		return f.shared.Listen(f.key.name.String(), f.balancer)
+	}
 	return r.Listen(addr, f.key.name.String(), f.balancer)
 }
 
@@ -79,6 +85,9 @@ func (f *frontend) listen(r *relay.Relay, addrs []netip.AddrPort) error {
 		if err := l.SetOpen(f.open); err != nil {
 			errs = append(errs, err)
 		}
+		if f.guarded != nil {
+			l.(*relay.Listener).Confine(f.guarded)
+		}
 		l.Serve()
 	}
 	return errors.Join(errs...)
@@ -94,8 +103,9 @@ func (f *frontend) keep(addrs []netip.AddrPort) {
 	}
 }
 
-// update takes new endpoints in, and reports whether clients should begin or stop to be dropped, which takes rules. It
-// does not touch the listening sockets unless the usable set becomes empty or stops being so.
+// update takes new endpoints in, and reports whether that takes rules: clients should begin or stop to be dropped or, where
+// the listener is shared, to be refused. It does not touch the listening sockets unless the usable set becomes empty or stops
+// being so.
 //
 // A frontend that begins to drop goes on with the backends it had until [frontend.settle]: emptied now, it would reset the
 // clients that come before the rule is written. A pod that is just leaving often still answers, and where it does not,
@@ -119,7 +129,7 @@ func (f *frontend) update(port *config.ServicePort, limit *relay.Limit, node con
 	f.drain = drain
 	usable := config.Usable(port.Endpoints, f.key.family, f.key.pool, node)
 	f.serving = config.Serving(port.Endpoints, f.key.family)
-	before := f.drops
+	before, wasOpen := f.drops, f.open
 	f.drops = f.key.pool == config.LocalPool && len(usable) == 0 &&
 		len(config.Usable(port.Endpoints, f.key.family, config.ClusterPool, node)) > 0
 	if f.drops && f.open {
@@ -128,7 +138,7 @@ func (f *frontend) update(port *config.ServicePort, limit *relay.Limit, node con
 	} else {
 		f.apply(behind(port, usable, f.scheduler), log)
 	}
-	return f.drops != before
+	return f.drops != before || f.shared != nil && f.open != wasOpen
 }
 
 // settle follows a successful sync: what is dropped by now has no use for backends.

@@ -16,7 +16,9 @@ import (
 // It is not safe for concurrent use.
 type allocator struct {
 	ports intercept.PortRange
-	used  map[portKey]frontendKey
+	// kept is how many ports at the end of the range are not for frontends of TCP, but for what they share.
+	kept int
+	used map[portKey]struct{}
 }
 
 // portKey: the families are separate sockets, and so are the protocols.
@@ -26,8 +28,8 @@ type portKey struct {
 	port     uint16
 }
 
-func newAllocator(ports intercept.PortRange) *allocator {
-	return &allocator{ports: ports, used: map[portKey]frontendKey{}}
+func newAllocator(ports intercept.PortRange, kept int) *allocator {
+	return &allocator{ports: ports, kept: kept, used: map[portKey]struct{}{}}
 }
 
 // candidates yields the free ports for a frontend, the preferred one first. Both families of a Service port prefer the
@@ -35,7 +37,10 @@ func newAllocator(ports intercept.PortRange) *allocator {
 func (a *allocator) candidates(key frontendKey) iter.Seq[uint16] {
 	return func(yield func(uint16) bool) {
 		size := a.ports.Size()
-		if size == 0 {
+		if key.name.Protocol == config.TCP {
+			size -= a.kept
+		}
+		if size <= 0 {
 			return
 		}
 		h := fnv.New64a()
@@ -53,7 +58,18 @@ func (a *allocator) candidates(key frontendKey) iter.Seq[uint16] {
 	}
 }
 
-func (a *allocator) take(key frontendKey, port uint16)    { a.used[a.key(key, port)] = key }
+// fromTheEnd yields the free ports for what frontends of TCP share, the last one of the range first.
+func (a *allocator) fromTheEnd(family config.Family) iter.Seq[uint16] {
+	return func(yield func(uint16) bool) {
+		for port := int(a.ports.Last); port >= int(a.ports.First); port-- {
+			if _, taken := a.used[portKey{family, config.TCP, uint16(port)}]; !taken && !yield(uint16(port)) {
+				return
+			}
+		}
+	}
+}
+
+func (a *allocator) take(key frontendKey, port uint16)    { a.used[a.key(key, port)] = struct{}{} }
 func (a *allocator) release(key frontendKey, port uint16) { delete(a.used, a.key(key, port)) }
 
 func (a *allocator) key(key frontendKey, port uint16) portKey {

@@ -23,12 +23,12 @@ func key(service string, family config.Family) frontendKey {
 }
 
 func TestAllocatorOfAnEmptyRange(t *testing.T) {
-	_, ok := portOf(newAllocator(intercept.PortRange{}), key("a", config.IPv4))
+	_, ok := portOf(newAllocator(intercept.PortRange{}, 0), key("a", config.IPv4))
 	assert.False(t, ok)
 }
 
 func TestAllocatorIsExhaustedAndRecovers(t *testing.T) {
-	a := newAllocator(intercept.PortRange{First: 1, Last: 1})
+	a := newAllocator(intercept.PortRange{First: 1, Last: 1}, 0)
 	for range 2 {
 		port, ok := portOf(a, key("a", config.IPv4))
 		assert.True(t, ok)
@@ -40,7 +40,7 @@ func TestAllocatorIsExhaustedAndRecovers(t *testing.T) {
 }
 
 func TestAllocatorUsesEveryPort(t *testing.T) {
-	a := newAllocator(intercept.PortRange{First: 101, Last: 200})
+	a := newAllocator(intercept.PortRange{First: 101, Last: 200}, 0)
 	seen := map[uint16]bool{}
 	for i := range 100 {
 		port, ok := portOf(a, key(fmt.Sprint(i), config.IPv4))
@@ -56,7 +56,7 @@ func TestAllocatorUsesEveryPort(t *testing.T) {
 // The ports of a process that restarts are those it had: they follow from the names.
 func TestAllocatorIsStable(t *testing.T) {
 	r := intercept.PortRange{First: 61000, Last: 65535}
-	before, after := newAllocator(r), newAllocator(r)
+	before, after := newAllocator(r, 0), newAllocator(r, 0)
 	spread := map[uint16]bool{}
 	for i := range 50 {
 		k := key(fmt.Sprint(i), config.IPv4)
@@ -69,7 +69,7 @@ func TestAllocatorIsStable(t *testing.T) {
 }
 
 func TestAllocatorGivesBothFamiliesOnePort(t *testing.T) {
-	a := newAllocator(intercept.PortRange{First: 61000, Last: 65535})
+	a := newAllocator(intercept.PortRange{First: 61000, Last: 65535}, 0)
 	v4, _ := portOf(a, key("a", config.IPv4))
 	v6, _ := portOf(a, key("a", config.IPv6))
 	assert.Equal(t, v4, v6)
@@ -86,8 +86,8 @@ func TestAllocatorKeepsPoolsApart(t *testing.T) {
 	r := intercept.PortRange{First: 61000, Last: 65535}
 	ours := key("a", config.IPv4)
 	ours.pool = config.LocalPool
-	alone, _ := portOf(newAllocator(r), ours)
-	both := newAllocator(r)
+	alone, _ := portOf(newAllocator(r, 0), ours)
+	both := newAllocator(r, 0)
 	cluster, _ := portOf(both, key("a", config.IPv4))
 	beside, _ := portOf(both, ours)
 	assert.Equal(t, alone, beside)

@@ -64,6 +64,7 @@ type Proxier struct {
 	wanted    services
 	frontends map[frontendKey]*frontend
 	ports     *allocator
+	sharing   sharing
 	owners    owners
 	problems  problems                                // of planning and syncing
 	logged    problems                                // all, as they were logged last
@@ -103,11 +104,12 @@ func New(cfg Config) *Proxier {
 		wanted:    services{},
 		frontends: map[frontendKey]*frontend{},
 		limits:    map[config.ServicePortName]*relay.Limit{},
-		ports:     newAllocator(cfg.Ports),
+		sharing:   newSharing(&cfg),
 		owners:    owners{},
 		problems:  problems{},
 		logged:    problems{},
 	}
+	p.ports = newAllocator(cfg.Ports, p.sharing.ports())
 	p.runner = runner{
 		run:      p.step,
 		pause:    cfg.MinSyncPeriod,
@@ -198,7 +200,7 @@ func (p *Proxier) takeService(name config.ServiceName, s *config.Service) (resyn
 }
 
 // updateFrontends hands new endpoints to the frontends of s that exist, and reports whether that needs a sync: one has to
-// be opened anew, or begins or stops to drop clients.
+// be opened anew, or begins or stops to drop clients, or to refuse them at a shared listener.
 func (p *Proxier) updateFrontends(s *config.Service) (resync bool) {
 	for i := range s.Ports {
 		for _, family := range config.Families {

@@ -1,12 +1,13 @@
 package proxy
 
 import (
+	"errors"
 	"net"
+	"os"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
 	v1 "k8s.io/api/core/v1"
 
 	"redial/config"
@@ -40,29 +41,31 @@ func TestLimitOfAServicePort(t *testing.T) {
 	limited("1")
 	g.endpoints("web", "http", backend(t, "a"))
 	f := g.served("web", "http")
-	first, err := net.Dial("tcp", f.address())
-	require.NoError(t, err)
-	defer first.Close()
-	refused := func() bool {
+	// admitted is a connection that is not reset, or nil.
+	admitted := func() net.Conn {
 		c, err := net.Dial("tcp", f.address())
 		if err != nil {
-			return true
+			return nil
 		}
-		defer c.Close()
+		t.Cleanup(func() { c.Close() })
 		c.SetReadDeadline(time.Now().Add(50 * time.Millisecond))
-		_, err = c.Read(make([]byte, 1))
-		var ne net.Error
-		return err != nil && !(asTimeout(err, &ne))
+		if _, err = c.Read(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) {
+			c.Close()
+			return nil
+		}
+		return c
+	}
+	g.eventually(func() bool { return admitted() != nil }, "the first one") // the one that found it served may not have ended yet
+	refused := func() bool {
+		c := admitted()
+		if c != nil {
+			c.Close()
+		}
+		return c == nil
 	}
 	g.eventually(refused, "the second to be refused")
 	syncs := g.rec.count()
 	limited("0")
 	g.eventually(func() bool { return !refused() }, "the limit to go")
 	assert.Equal(t, syncs, g.rec.count(), "no rule was written")
-}
-
-func asTimeout(err error, ne *net.Error) bool {
-	var ok bool
-	*ne, ok = err.(net.Error)
-	return ok && (*ne).Timeout()
 }

@@ -16,7 +16,8 @@ import (
 // Status is what a Proxier is doing, for people and dashboards. It marshals to JSON.
 type Status struct {
 	Sync     SyncStatus      `json:"sync"`
-	Services []ServiceStatus `json:"services"` // sorted by name
+	Shared   []SharedStatus  `json:"shared,omitempty"` // sorted by family, pool and port
+	Services []ServiceStatus `json:"services"`         // sorted by name
 }
 
 // SyncStatus tells how keeping the rules goes.
@@ -73,7 +74,8 @@ type PortStatus struct {
 type FrontendStatus struct {
 	Family    config.Family   `json:"family"`
 	Pool      config.Pool     `json:"pool"`
-	ProxyPort uint16          `json:"proxyPort"` // 0: it listens on the VIPs themselves
+	ProxyPort uint16          `json:"proxyPort"`        // 0: it listens on the VIPs themselves
+	Shared    bool            `json:"shared,omitempty"` // the proxy port is that of other frontends too
 	Listen    []string        `json:"listen"`
 	VIPs      []VIPStatus     `json:"vips"`
 	Serving   bool            `json:"serving"` // false: there is no usable backend; clients are refused, or dropped where a VIP says so
@@ -141,7 +143,7 @@ type EjectionStatus struct {
 func (p *Proxier) Status() Status {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	s := Status{Sync: p.syncStatus(), Services: []ServiceStatus{}}
+	s := Status{Sync: p.syncStatus(), Shared: p.sharedStatus(), Services: []ServiceStatus{}}
 	byPort := map[config.ServicePortName][]*frontend{}
 	for key, f := range p.frontends {
 		byPort[key.name] = append(byPort[key.name], f)
@@ -213,7 +215,7 @@ func (p *Proxier) serviceStatus(svc *config.Service, fronts map[config.ServicePo
 
 func (f *frontend) status(port *config.ServicePort, node config.Node, drops bool) FrontendStatus {
 	s := FrontendStatus{
-		Family: f.key.family, Pool: f.key.pool, ProxyPort: f.port, Serving: f.open, Stats: f.stats(),
+		Family: f.key.family, Pool: f.key.pool, ProxyPort: f.port, Shared: f.shared != nil, Serving: f.open, Stats: f.stats(),
 		Scheduler: string(f.balancer.Scheduler()), Pins: f.balancer.Pins(), Balancer: f.balancer.Counters(),
 		Listen: []string{}, VIPs: []VIPStatus{}, Backends: []BackendStatus{},
 	}

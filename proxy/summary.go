@@ -11,6 +11,8 @@ type Summary struct {
 	Sync SyncStatus
 	// Serving and Refusing count frontends with usable backends and without.
 	Serving, Refusing int
+	// Shared counts those of them that share a proxy port.
+	Shared int
 	// Balancer adds up all frontends there have been.
 	Balancer balancer.Counters
 	Services []ServiceSummary // in no order
@@ -46,6 +48,9 @@ func (p *Proxier) Summary() Summary {
 			s.Serving++
 		} else {
 			s.Refusing++
+		}
+		if f.shared != nil {
+			s.Shared++
 		}
 		s.Balancer = s.Balancer.Add(f.balancer.Counters())
 		if i, ok := at[key.name.Service]; ok { // otherwise the frontend is about to be closed

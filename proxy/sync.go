@@ -97,6 +97,7 @@ func (p *Proxier) reconcile(ctx context.Context) error {
 	p.mu.Lock()
 	p.yield(&plan)
 	p.openMissing(&plan)
+	p.route(&plan)
 	want := p.state(&plan)
 	p.mu.Unlock()
 
@@ -115,9 +116,11 @@ func (p *Proxier) reconcile(ctx context.Context) error {
 		// The old rules may be in force, so what they point to stays.
 		return fatal
 	}
+	p.unroute(&plan)
 	p.closeStale(&plan)
 	for _, f := range p.frontends {
 		f.settle(p.log)
+		f.unguard()
 	}
 	p.owners = plan.owners
 	p.written()
@@ -178,6 +181,7 @@ func (p *Proxier) openMissing(plan *plan) {
 func (p *Proxier) open(key frontendKey, port *config.ServicePort, vips []vip) error {
 	f, exists := p.frontends[key]
 	if exists && f.broken == nil {
+		p.guard(f, vips)
 		err := f.listen(p.cfg.Relay, p.listenAddrs(vips, f.port))
 		if err == nil || !portTaken(err) || f.port == 0 {
 			return err
@@ -201,7 +205,7 @@ func (p *Proxier) open(key frontendKey, port *config.ServicePort, vips []vip) er
 	return err
 }
 
-// openAnywhere opens a frontend on its preferred port, or the next free one. Where the Interceptor has it listen on the VIPs
+// openAnywhere opens a frontend on its preferred port, or the next free one, or one that it shares. Where the Interceptor has it listen on the VIPs
 // themselves, it has no proxy port; those that can be listened at then do, and the error tells of the others.
 func (p *Proxier) openAnywhere(key frontendKey, port *config.ServicePort, vips []vip, b *balancer.Balancer) (*frontend, error) {
 	if !p.needsPort(vips) {
@@ -213,21 +217,40 @@ func (p *Proxier) openAnywhere(key frontendKey, port *config.ServicePort, vips [
 		}
 		return f, err
 	}
-	for number := range p.ports.candidates(key) {
-		f := &frontend{key: key, port: number, balancer: b, scheduler: p.cfg.Scheduler, listeners: map[netip.AddrPort]listener{}}
-		f.update(port, p.limitOf(port), p.node, p.log)
-		err := f.listen(p.cfg.Relay, p.listenAddrs(vips, number))
-		if err == nil {
-			p.ports.take(key, number)
-			return f, nil
+	if !p.shares(key) {
+		for number := range p.ports.candidates(key) {
+			f, err := p.openAt(key, port, vips, b, number, nil)
+			if err == nil {
+				p.ports.take(key, number)
+				return f, nil
+			}
+			if !portTaken(err) {
+				return nil, err
+			}
+			p.log.WithFields(logrus.Fields{"service": key.name, "port": number}).WithError(err).Info("proxy port in use, trying the next")
 		}
-		f.close()
-		if !portTaken(err) {
-			return nil, err
+		if !p.mayShare(key) {
+			return nil, p.noPort()
 		}
-		p.log.WithFields(logrus.Fields{"service": key.name, "port": number}).WithError(err).Info("proxy port in use, trying the next")
+		p.sharing.full[key.family] = true
 	}
-	return nil, fmt.Errorf("no free proxy port in %s: widen --proxy-port-range", p.ports.ports)
+	shared, err := p.sharedListener(key, vips)
+	if err != nil {
+		return nil, err
+	}
+	return p.openAt(key, port, vips, b, shared.Addr().Port(), shared)
+}
+
+// openAt opens a frontend on one proxy port.
+func (p *Proxier) openAt(key frontendKey, port *config.ServicePort, vips []vip, b *balancer.Balancer, number uint16, shared *sharedPort) (*frontend, error) {
+	f := &frontend{key: key, port: number, shared: shared, balancer: b, scheduler: p.cfg.Scheduler, listeners: map[netip.AddrPort]listener{}}
+	f.update(port, p.limitOf(port), p.node, p.log)
+	p.guard(f, vips)
+	if err := f.listen(p.cfg.Relay, p.listenAddrs(vips, number)); err != nil {
+		f.close()
+		return nil, err
+	}
+	return f, nil
 }
 
 // needsPort reports whether the Interceptor wants a listener on the proxy port.
@@ -238,7 +261,10 @@ func (p *Proxier) needsPort(vips []vip) bool {
 // discard closes a broken frontend. Its live connections go on.
 func (p *Proxier) discard(f *frontend) {
 	f.close()
-	p.ports.release(f.key, f.port)
+	if f.shared == nil {
+		p.ports.release(f.key, f.port)
+		delete(p.sharing.full, f.key.family)
+	}
 	delete(p.frontends, f.key)
 }
 

@@ -66,7 +66,7 @@ func (o *steeringOptions) addFlags(f *pflag.FlagSet) {
 	f.DurationVar(&o.minSyncPeriod, "iptables-min-sync-period", o.minSyncPeriod, "least time between two writes of rules (kube-proxy: 1s); 0: every change is written at once")
 	f.DurationVar(&o.syncPeriod, "iptables-sync-period", o.syncPeriod, "how often the rules are checked, and repaired if somebody else changed them (kube-proxy: 30s)")
 	f.Uint32Var(&o.mark, "mark", o.mark, "mark (SO_MARK) on the proxy's own connections, by which the rules leave them alone")
-	f.StringVar(&o.portRange, "proxy-port-range", o.portRange, "ports that the proxy listens on, one per Service port and family: FIRST-LAST, FIRST+COUNT or PORT; nothing else on the node may listen there; empty or 0-0: the default")
+	f.StringVar(&o.portRange, "proxy-port-range", o.portRange, "ports that the proxy listens on, one per Service port and family while there are some left, then TCP ports share: FIRST-LAST, FIRST+COUNT or PORT; nothing else on the node may listen there; empty or 0-0: the default")
 	f.StringSliceVar(&o.bindAddresses, "proxy-bind-address", o.bindAddresses, "with --interception none: addresses to listen on, one per family (default 127.0.0.1,::1)")
 }
 

@@ -114,7 +114,7 @@ func (n *node) snapshot() metrics.Snapshot {
 		PendingServiceChanges: int(sum.Sync.PendingServiceChanges), PendingEndpointChanges: int(sum.Sync.PendingEndpointChanges),
 		SourceSynced: n.sourceSynced(), LastEvent: n.lastEvent(),
 		Families: map[config.Family]metrics.Family{},
-		Serving:  sum.Serving, Refusing: sum.Refusing,
+		Serving:  sum.Serving, Refusing: sum.Refusing, Shared: sum.Shared,
 		Limits: metrics.Limits(n.relay.Usage()), Lag: n.relay.Lag(time.Second),
 		Balancers: metrics.Balancers(sum.Balancer),
 		TCP:       trafficOf(totals.TCP), UDP: trafficOf(totals.UDP),
@@ -162,7 +162,7 @@ func trafficOf(s relay.Stats) metrics.Traffic {
 		Queued: s.Queued, QueueTimeouts: s.QueueTimeouts, Hedges: s.Hedges, EarlyCloses: s.EarlyCloses,
 		Idle: s.Idle, Aged: s.Aged, Drained: s.Drained, ShareWaits: s.ShareWaits,
 		Active: s.Active, Retried: s.Retried, Retries: s.Retries, BytesIn: s.BytesIn, BytesOut: s.BytesOut,
-		Resets: s.Resets, HalfClosed: s.HalfClosed, AcceptErrors: s.AcceptErrors, FDWaits: s.FDWaits,
+		Resets: s.Resets, HalfClosed: s.HalfClosed, AcceptErrors: s.AcceptErrors, FDWaits: s.FDWaits, Strays: s.Strays,
 		DatagramsIn: s.DatagramsIn, DatagramsOut: s.DatagramsOut, Unsendable: s.Dropped, Overflows: s.Overflows,
 		Expired: s.Expired, Evicted: s.Evicted,
 	}

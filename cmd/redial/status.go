@@ -46,7 +46,8 @@ func statusCommand() *cobra.Command {
 		Long: `Asks the running proxy, over its admin socket, what it is doing.
 
 One line per Service port and family: how clients reach it (addresses; *:PORT is a NodePort),
-the local proxy port, whether clients are served or refused, usable of all backends, live
+the local proxy port (shared: it is that of others too, for want of ports or descriptors),
+whether clients are served or refused, usable of all backends, live
 connections, connections since the start, how many of those needed a second backend, how many
 failed or were refused, and what else deserves attention. Of UDP, live and total are sessions,
 and failed are the datagrams that were lost. With a traffic policy Local there is a line more,
@@ -105,6 +106,7 @@ func (s *status) print(w io.Writer, wide bool, now time.Time) error {
 		s.Local.print(t)
 	}
 	s.printUsage(t)
+	s.printShared(t)
 	t.Flush()
 	fmt.Fprintln(t, "\nSERVICE\tPORT\tADDRESSES\tPROXY PORT\tCLIENTS\tBACKENDS\tLIVE\tTOTAL\tRETRIED\tFAILED\tNOTES")
 	for i := range s.Services {
@@ -167,10 +169,27 @@ func clients(f proxy.FrontendStatus) string {
 
 // proxyPort is "-" where the proxy listens on the Service's own addresses.
 func proxyPort(f proxy.FrontendStatus) string {
-	if f.ProxyPort == 0 {
+	switch port := strconv.Itoa(int(f.ProxyPort)); {
+	case f.ProxyPort == 0:
 		return "-"
+	case f.Shared:
+		return port + " shared"
+	default:
+		return port
 	}
-	return strconv.Itoa(int(f.ProxyPort))
+}
+
+// printShared tells of proxy ports that are shared, if any.
+func (s *status) printShared(w io.Writer) {
+	frontends, strays := 0, uint64(0)
+	for _, p := range s.Shared {
+		frontends += p.Frontends
+		strays += p.Strays
+	}
+	if len(s.Shared) > 0 {
+		fmt.Fprintf(w, "%d frontends share %d proxy ports, for want of ports (%s) or descriptors (%d); %d connections were reset there as nobody's\n",
+			frontends, len(s.Shared), s.ProxyPorts, s.FDLimit, strays)
+	}
 }
 
 // failed counts what clients lost: connections, or datagrams.

@@ -11,7 +11,13 @@ type None struct {
 	Bind4, Bind6 netip.Addr
 }
 
-var _ Interceptor = None{}
+var (
+	_ Interceptor = None{}
+	_ Limited     = None{}
+)
+
+// Limits implements Limited. Nobody is restricted where nothing is steered.
+func (None) Limits() Limits { return Limits{OwnListeners: true} }
 
 // Prepare does nothing.
 func (None) Prepare(context.Context, []VIP) error { return nil }

@@ -30,7 +30,7 @@ func everything() Snapshot {
 			},
 			config.IPv6: {Broken: true},
 		},
-		Serving: 109, Refusing: 110, Lag: 1500 * time.Millisecond,
+		Serving: 109, Refusing: 110, Shared: 111, Lag: 1500 * time.Millisecond,
 		Limits: Limits{
 			Descriptors: 701, MaxDescriptors: 702, Connections: 703, MaxConnections: 704,
 			Sessions: 705, MaxSessions: 706, Listeners: 707, MaxListeners: 708,
@@ -48,7 +48,7 @@ func everything() Snapshot {
 func traffic(n uint64) Traffic {
 	return Traffic{
 		Connected: n + 1, Failed: n + 2, NoBackend: n + 3, Abandoned: n + 4, Active: int64(n) + 5, Retried: n + 6, Retries: n + 7,
-		BytesIn: n + 8, BytesOut: n + 9, Resets: n + 10, HalfClosed: n + 11, AcceptErrors: n + 12, FDWaits: n + 13,
+		BytesIn: n + 8, BytesOut: n + 9, Resets: n + 10, HalfClosed: n + 11, AcceptErrors: n + 12, FDWaits: n + 13, Strays: n + 30,
 		DatagramsIn: n + 14, DatagramsOut: n + 15, Unsendable: n + 16, Overflows: n + 17, Expired: n + 18, Evicted: n + 19,
 		Accepted: n + 20, Limited: n + 21, Queued: n + 22, QueueTimeouts: n + 23, Hedges: n + 24, EarlyCloses: n + 25,
 		Idle: n + 26, Aged: n + 27, Drained: n + 28, ShareWaits: n + 29,
@@ -127,6 +127,7 @@ func TestEveryNumberIsShownWhereItBelongs(t *testing.T) {
 		"redial_bindings_quarantined ip_family=IPv6": 0,
 		"redial_frontends state=serving":             109,
 		"redial_frontends state=refusing":            110,
+		"redial_shared_frontends":                    111,
 
 		"redial_connections_total result=connected":                      301,
 		"redial_connections_total result=failed":                         302,
@@ -154,6 +155,7 @@ func TestEveryNumberIsShownWhereItBelongs(t *testing.T) {
 		"redial_udp_sessions_total result=limited":                       421,
 		"redial_accept_errors_total":                                     312,
 		"redial_descriptor_waits_total":                                  313,
+		"redial_stray_connections_total":                                 330,
 		"redial_udp_sessions_total result=connected":                     401,
 		"redial_udp_sessions_total result=failed":                        402,
 		"redial_udp_sessions_total result=no_backend":                    403,

@@ -25,6 +25,8 @@ var (
 		"Addresses that are not steered because the kernel refuses their rules.", "ip_family")
 	frontends = gauge("redial_frontends",
 		"Listeners for Service ports that serve clients, and that refuse them for want of a usable backend.", "state")
+	shared = gauge("redial_shared_frontends",
+		"Those of them that share a proxy port, for want of ports or file descriptors.")
 )
 
 func (e emit) syncs(s *Snapshot) {
@@ -33,6 +35,7 @@ func (e emit) syncs(s *Snapshot) {
 	setTime(e, sourceLastEvent, s.LastEvent)
 	set(e, frontends, s.Serving, "serving")
 	set(e, frontends, s.Refusing, "refusing")
+	set(e, shared, s.Shared)
 	for _, name := range config.Families {
 		if f, served := s.Families[name]; served {
 			setBool(e, steeringUp, !f.Broken, string(name))
@@ -70,6 +73,8 @@ var (
 		"TCP connections that waited for file descriptors.")
 	shareWaits = counter("redial_share_waits_total",
 		"Times that connections began to wait because their Service had its share of all that there may be.")
+	strays = counter("redial_stray_connections_total",
+		"TCP connections to shared proxy ports that were reset, since nobody serves their destination.")
 	retried = counter("redial_retried_total",
 		"TCP connections and UDP sessions that were saved: the first backend did not answer, another did.", "protocol")
 	dialRetries = counter("redial_dial_retries_total",
@@ -104,6 +109,7 @@ func (e emit) traffic(s *Snapshot) {
 	set(e, acceptErrors, tcp.AcceptErrors)
 	set(e, descriptorWaits, tcp.FDWaits)
 	set(e, shareWaits, tcp.ShareWaits)
+	set(e, strays, tcp.Strays)
 	for _, of := range []struct {
 		protocol config.Protocol
 		*Traffic

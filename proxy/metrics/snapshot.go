@@ -25,6 +25,8 @@ type Snapshot struct {
 	Families map[config.Family]Family
 	// Serving and Refusing count frontends: one for each Service port, family and pool, with usable backends or without.
 	Serving, Refusing int
+	// Shared counts those of them that share a proxy port.
+	Shared int
 	// Limits are of what all Services share, and Lag is how long the slowest event loop took to get round to a request just
 	// now.
 	Limits Limits
@@ -110,6 +112,7 @@ type Traffic struct {
 	HalfClosed   uint64 // connections cut because one direction had ended long before the other
 	AcceptErrors uint64 // accept(2) failures: out of descriptors or memory
 	FDWaits      uint64 // connections that waited for file descriptors
+	Strays       uint64 // connections to a shared proxy port that were reset since their destination was nobody's
 
 	// Of UDP only:
 	DatagramsIn  uint64 // from clients

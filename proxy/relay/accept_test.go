@@ -13,17 +13,17 @@ import (
 func TestOneBatchPerTurn(t *testing.T) {
 	s := newStream(t, time.Hour)
 	const clients = 5 * acceptBatch
-	s.l.loop.ask(func() {
+	s.l.socket.loop.ask(func() {
 		for range clients {
 			fd := s.socket()
 			t.Cleanup(func() { unix.Close(fd) })
 			require.NoError(t, unix.Connect(fd, sockaddr(s.l.Addr())))
 		}
 		for range clients {
-			s.l.event(unix.EPOLLIN)
+			s.l.socket.event(unix.EPOLLIN)
 		}
 		assert.EqualValues(t, acceptBatch, s.l.Stats().Accepted)
-		s.l.loop.resume()
+		s.l.socket.loop.resume()
 		assert.EqualValues(t, 2*acceptBatch, s.l.Stats().Accepted)
 	})
 	require.Eventually(t, func() bool { return s.l.Stats().Accepted == clients }, 10*time.Second, time.Millisecond)

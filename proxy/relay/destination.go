@@ -13,18 +13,26 @@ const originalDst = 80
 // destination returns the address that the client has dialled, which is not the socket's own if a rule has redirected it:
 // what connection tracking knows of that or, if it does not track the connection, the socket's own after all.
 func (c *conn) destination() netip.AddrPort {
+	if to, ok := originalDestination(c.client.fd, c.clientIP); ok {
+		return to
+	}
+	return nameOf(unix.SYS_GETSOCKNAME, c.client.fd)
+}
+
+// originalDestination returns what connection tracking knows; false: it does not track the connection.
+func originalDestination(fd int, client netip.Addr) (netip.AddrPort, bool) {
 	level := uintptr(unix.IPPROTO_IPV6)
-	if c.clientIP.Is4() {
+	if client.Is4() {
 		level = unix.IPPROTO_IP
 	}
 	var name unix.RawSockaddrInet6
 	size := uint32(unsafe.Sizeof(name))
-	_, _, errno := unix.RawSyscall6(unix.SYS_GETSOCKOPT, uintptr(c.client.fd), level, originalDst,
+	_, _, errno := unix.RawSyscall6(unix.SYS_GETSOCKOPT, uintptr(fd), level, originalDst,
 		uintptr(unsafe.Pointer(&name)), uintptr(unsafe.Pointer(&size)), 0)
-	if errno == 0 {
-		return addrPort(&name)
+	if errno != 0 {
+		return netip.AddrPort{}, false
 	}
-	return nameOf(unix.SYS_GETSOCKNAME, c.client.fd)
+	return addrPort(&name), true
 }
 
 // nameOf makes the system call getsockname(2) or getpeername(2). What fails is not valid.

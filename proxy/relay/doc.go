@@ -44,6 +44,7 @@
 //	l.SetOpen(false)        // no usable backend: the kernel refuses clients, the port stays ours
 //	l.SetOpen(true)
 //	l.Close()               // live connections go on
+//	s, err := r.ListenShared(addr) // one socket for many: shared.go
 //	r.Shutdown(ctx)         // stop accepting, wait for the rest until ctx ends, then reset it
 //
 // What makes it cheap, most first (measured): system calls that cannot block are made raw, without telling the scheduler;

@@ -1,48 +1,29 @@
 package relay
 
 import (
-	"context"
 	"fmt"
 	"net/netip"
-	"os"
-	"sync"
 	"sync/atomic"
 
 	"github.com/sirupsen/logrus"
-	"golang.org/x/sys/unix"
 )
 
 // backlog is the longest accept queue asked for; the kernel caps it at net.core.somaxconn.
 const backlog = 65535
 
-// Listener is one listening socket. One loop accepts from it, see place.go for where connections go from there.
+// Listener is where the clients of one balancer arrive: at a socket of its own ([Relay.Listen]), or at one that it shares
+// ([SharedListener.Listen]).
 type Listener struct {
 	relay    *Relay
-	loop     *tcpLoop
-	fd       int
-	addr     netip.AddrPort
 	name     string
+	socket   *acceptor // its own, unless shared
 	balancer Balancer
 	log      *logrus.Entry
 	stats    []atomic.Pointer[counters] // by loop, made when first needed
 	settings atomic.Pointer[Settings]   // never nil, complete
 	retained atomic.Pointer[retained]   // nil: all backends
-	release  func()                     // gives back what chargeListener took
-	closed   chan struct{}
-	ending   sync.Once
 
-	mu       sync.Mutex // guards what follows
-	open     bool
-	isClosed bool
-
-	// The loop's own:
-	slot    int32 // -1: not served
-	waiting *arrival
-	queued  bool // in loop.more
-	held    bool // there were too many connections at the last look
-	jammed  bool // what is in the accept queue has waited there, so that clients may be gone
-	retry   backoff
-	timer   timer // of the next retry
+	share *share // nil: the socket is its own
 }
 
 // Listen binds addr and listens, open. name is for logs. Nothing is accepted until Serve is called. The port has to be
@@ -60,29 +41,30 @@ func (r *Relay) Listen(addr netip.AddrPort, name string, b Balancer) (*Listener,
 	if err != nil {
 		return nil, fmt.Errorf("listening on %s: %w", addr, err)
 	}
-	fd, err := bindTCP(addr, &r.cfg)
-	if err != nil {
-		release()
-		return nil, fmt.Errorf("listening on %s: %w", addr, os.NewSyscallError("bind", err))
+	l := r.newListener(&acceptor{loop: loop, addr: addr, release: release}, loops, name, b)
+	l.socket.owner, l.socket.retire = l, func() { r.remove(l) }
+	if err := l.socket.bind(r); err != nil {
+		return nil, err
 	}
-	l := &Listener{
-		relay: r, loop: loop, fd: fd, addr: addr, name: name, balancer: b, release: release, open: true, slot: -1,
-		log:    r.cfg.Log.WithFields(logrus.Fields{"frontend": addr.String(), "service": name}),
-		stats:  make([]atomic.Pointer[counters], loops),
-		closed: make(chan struct{}),
-	}
-	l.timer.owner = l
-	l.Configure(Settings{})
 	if err := r.add(l); err != nil {
-		unix.Close(fd)
-		release()
+		l.socket.discard()
 		return nil, err
 	}
 	return l, nil
 }
 
+func (r *Relay) newListener(socket *acceptor, loops int, name string, b Balancer) *Listener {
+	l := &Listener{
+		relay: r, socket: socket, name: name, balancer: b,
+		log:   r.cfg.Log.WithFields(logrus.Fields{"frontend": socket.addr.String(), "service": name}),
+		stats: make([]atomic.Pointer[counters], loops),
+	}
+	l.Configure(Settings{})
+	return l
+}
+
 // Addr returns the address that is listened on.
-func (l *Listener) Addr() netip.AddrPort { return l.addr }
+func (l *Listener) Addr() netip.AddrPort { return l.socket.addr }
 
 // Stats returns the counters.
 func (l *Listener) Stats() Stats {
@@ -107,79 +89,43 @@ func (l *Listener) countersOf(lp *tcpLoop) *counters {
 
 // SetOpen decides whether clients are accepted or refused. While refused, the port stays bound and the kernel answers
 // every SYN with a reset; connections that are live go on. EADDRINUSE, when opening, means that another process has
-// taken the port meanwhile.
+// taken the port meanwhile. On a shared socket it does nothing, since that is open to the clients of others: they have to
+// be led elsewhere, and those that still come are reset for want of a backend.
 func (l *Listener) SetOpen(open bool) error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.open == open || l.isClosed {
+	if l.share != nil {
 		return nil
 	}
-	if err := setListening(l.fd, open); err != nil {
-		return fmt.Errorf("listening on %s: %w", l.addr, err)
-	}
-	l.open = open
-	return nil
+	return l.socket.setOpen(open)
 }
 
-// Serve begins to accept connections. It does not wait for them.
-func (l *Listener) Serve() { l.loop.do(l.join) }
-
-// join runs in the loop, like everything below.
-func (l *Listener) join() {
-	l.mu.Lock()
-	closed := l.isClosed
-	l.mu.Unlock()
-	if closed || l.slot >= 0 {
-		return
+// Serve begins to accept connections. It does not wait for them. A shared socket is served by itself.
+func (l *Listener) Serve() {
+	if l.share == nil {
+		l.socket.loop.do(l.socket.join)
 	}
-	slot, err := l.loop.register(l.fd, unix.EPOLLIN|unix.EPOLLET, l)
-	if err != nil {
-		// Out of kernel memory, or of what epoll grants a user (max_user_watches).
-		l.relay.complain(err, "cannot wait for connections, retrying")
-		l.loop.wheel.set(&l.timer, l.loop.now+l.retry.next())
-		return
-	}
-	l.slot = slot
 }
 
 // Close stops listening. Connections that are live go on and end by themselves or by the Relay's Shutdown. It waits for the
 // loop, so that the address is free when it returns.
 func (l *Listener) Close() error {
-	l.mu.Lock()
-	l.isClosed = true // keeps SetOpen from using the descriptor from now on
-	l.mu.Unlock()
-	if !l.loop.do(l.end) {
-		<-l.loop.ended
-		l.end() // if the loop has not done it
-	}
-	<-l.closed
+	l.shut()
+	<-l.closed()
 	return nil
 }
 
-// end runs in the loop, or after it.
-func (l *Listener) end() {
-	l.ending.Do(func() {
-		defer close(l.closed)
-		if l.slot >= 0 {
-			l.loop.release(l.slot)
-			l.slot = -1 // it may still be in loop.more
-		}
-		l.loop.wheel.unset(&l.timer)
-		closeRaw(l.fd)
-		if w := l.waiting; w != nil {
-			l.waiting = nil
-			w.cancel()
-			l.countersOf(l.loop).failed.Add(1)
-			abort(w.fd)
-		}
-		l.release()
-		l.relay.remove(l)
-	})
+// shut begins to close.
+func (l *Listener) shut() {
+	if l.share == nil {
+		l.socket.shut()
+	} else {
+		l.share.shut(l)
+	}
 }
 
-// arrival is an accepted connection that waits for its share of file descriptors, and holds back those behind it.
-type arrival struct {
-	fd     int
-	client netip.Addr
-	cancel context.CancelFunc
+// closed tells the end of that.
+func (l *Listener) closed() <-chan struct{} {
+	if l.share == nil {
+		return l.socket.closed
+	}
+	return l.share.closed
 }

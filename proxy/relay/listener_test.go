@@ -14,7 +14,7 @@ import (
 // somebody else may have by then.
 func TestClosedListenerAcceptsNothing(t *testing.T) {
 	s := newStream(t, time.Hour)
-	number := s.l.fd
+	number := s.l.socket.fd
 	require.NoError(t, s.l.Close())
 	other, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -31,7 +31,7 @@ func TestClosedListenerAcceptsNothing(t *testing.T) {
 	client, err := net.Dial("tcp", other.Addr().String())
 	require.NoError(t, err)
 	defer client.Close()
-	s.l.loop.ask(s.l.resume)
-	s.l.loop.ask(s.l.alarm)
+	s.l.socket.loop.ask(s.l.socket.resume)
+	s.l.socket.loop.ask(s.l.socket.alarm)
 	assert.Zero(t, s.l.Stats().Accepted)
 }

@@ -137,6 +137,7 @@ type Relay struct {
 	bound        int // listening sockets
 	maxListeners int
 	listeners    map[*Listener]struct{}
+	shared       map[*SharedListener]struct{}
 	udpListeners map[*UDPListener]struct{}
 	retired      Totals // of listeners that are no more
 	tcpLoops     []*tcpLoop
@@ -159,6 +160,7 @@ func New(cfg Config) *Relay {
 		udp:          udpBudget{max: int64(sessions)},
 		maxListeners: (cfg.MaxFDs - sessions) / 2 / fdsPerConnection,
 		listeners:    map[*Listener]struct{}{},
+		shared:       map[*SharedListener]struct{}{},
 		udpListeners: map[*UDPListener]struct{}{},
 	}
 }
@@ -175,11 +177,18 @@ func (r *Relay) Shutdown(ctx context.Context) (cut int) {
 	defer r.stopLoops()
 	r.mu.Lock()
 	r.closed = true
-	listeners := slices.Collect(maps.Keys(r.listeners))
+	listeners, shared := slices.Collect(maps.Keys(r.listeners)), slices.Collect(maps.Keys(r.shared))
 	loops := r.tcpLoops
 	r.mu.Unlock()
+	for _, s := range shared {
+		s.Close()
+	}
+	// All at once, since there may be tens of thousands.
 	for _, l := range listeners {
-		l.Close()
+		l.shut()
+	}
+	for _, l := range listeners {
+		<-l.closed()
 	}
 	// First none gives connections away any more; then those that were on their way have arrived.
 	for _, lp := range loops {
@@ -284,6 +293,9 @@ func (r *Relay) Totals() Totals {
 	for l := range r.listeners {
 		t.TCP = t.TCP.Add(l.Stats())
 	}
+	for s := range r.shared {
+		t.TCP = t.TCP.Add(s.Stats())
+	}
 	for l := range r.udpListeners {
 		t.UDP = t.UDP.Add(l.Stats())
 	}
@@ -305,4 +317,15 @@ func (r *Relay) remove(l *Listener) {
 	defer r.mu.Unlock()
 	delete(r.listeners, l)
 	r.retired.TCP = r.retired.TCP.Add(l.Stats().ended())
+}
+
+// Loops returns how many event loops there are for each protocol once they are needed.
+func (r *Relay) Loops() int { return r.cfg.Loops }
+
+// Listeners returns how many listening sockets there are, of both protocols and without shared ones, and how many there may
+// be.
+func (r *Relay) Listeners() (open, most int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.bound, r.maxListeners
 }

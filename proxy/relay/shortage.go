@@ -11,10 +11,8 @@ import (
 
 var errNoFDs = errors.New("all file descriptors are in use: raise the limit (ulimit -n)")
 
-// chargeListener accounts for one more listening socket. Listeners come before connections: when all descriptors are
-// taken by connections, the listener opens all the same and its share is kept back from those that end next. So a
-// flood on one Service does not keep another from opening. Only a number of listeners that would leave too little for
-// connections is an error.
+// chargeListener accounts for one more listening socket of those that there may be. Only a number of listeners that would
+// leave too little for connections is an error.
 func (r *Relay) chargeListener() (release func(), err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -22,13 +20,21 @@ func (r *Relay) chargeListener() (release func(), err error) {
 		return nil, fmt.Errorf("%d listeners are as many as a limit of %d file descriptors allows: raise it (ulimit -n)", r.bound, r.cfg.MaxFDs)
 	}
 	r.bound++
-	uncount := func() {
+	give := r.chargeSocket()
+	return func() {
+		give()
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		r.bound--
-	}
+	}, nil
+}
+
+// chargeSocket accounts for one more listening socket. They come before connections: when all descriptors are taken by
+// connections, the socket opens all the same and its share is kept back from those that end next. So a flood on one Service
+// does not keep another from opening.
+func (r *Relay) chargeSocket() (release func()) {
 	if r.fds.TryAcquire(fdsPerConnection) {
-		return func() { r.fds.Release(fdsPerConnection); uncount() }, nil
+		return func() { r.fds.Release(fdsPerConnection) }
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	taken := make(chan bool, 1)
@@ -38,8 +44,7 @@ func (r *Relay) chargeListener() (release func(), err error) {
 		if <-taken {
 			r.fds.Release(fdsPerConnection)
 		}
-		uncount()
-	}, nil
+	}
 }
 
 // complain logs a shortage, at most once a second for all listeners.

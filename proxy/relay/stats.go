@@ -32,6 +32,8 @@ type Stats struct {
 	FDWaits      uint64 `json:"fdWaits"`      // connections that waited for file descriptors
 	ShareWaits   uint64 `json:"shareWaits"`   // times that connections began to wait as the Service had as many as it may have of all there are
 
+	Strays uint64 `json:"strays,omitempty"` // connections that were reset and not counted as accepted, since what they had dialled is nobody's here
+
 	// Of UDP only:
 	DatagramsIn  uint64 `json:"datagramsIn,omitempty"`  // from clients
 	DatagramsOut uint64 `json:"datagramsOut,omitempty"` // to clients
@@ -43,12 +45,12 @@ type Stats struct {
 
 // counters belong to one loop each, so that loops do not pass cache lines to each other all the time.
 type counters struct {
-	accepted, connected, failed, noBackend, abandoned, retried, retries      atomic.Uint64
-	idle, aged, drained                                                      atomic.Uint64
-	limited, queued, queueTimeouts, hedges, earlyCloses                      atomic.Uint64
-	active                                                                   atomic.Int64
-	bytesIn, bytesOut, resets, halfClosed, acceptErrors, fdWaits, shareWaits atomic.Uint64
-	datagramsIn, datagramsOut, dropped, overflows, expired, evicted          atomic.Uint64
+	accepted, connected, failed, noBackend, abandoned, retried, retries              atomic.Uint64
+	idle, aged, drained                                                              atomic.Uint64
+	limited, queued, queueTimeouts, hedges, earlyCloses                              atomic.Uint64
+	active                                                                           atomic.Int64
+	bytesIn, bytesOut, resets, halfClosed, acceptErrors, fdWaits, shareWaits, strays atomic.Uint64
+	datagramsIn, datagramsOut, dropped, overflows, expired, evicted                  atomic.Uint64
 }
 
 func (c *counters) snapshot() Stats {
@@ -60,7 +62,7 @@ func (c *counters) snapshot() Stats {
 		Active: c.active.Load(), BytesIn: c.bytesIn.Load(), BytesOut: c.bytesOut.Load(),
 		Resets: c.resets.Load(), HalfClosed: c.halfClosed.Load(),
 		Idle: c.idle.Load(), Aged: c.aged.Load(), Drained: c.drained.Load(),
-		AcceptErrors: c.acceptErrors.Load(), FDWaits: c.fdWaits.Load(), ShareWaits: c.shareWaits.Load(),
+		AcceptErrors: c.acceptErrors.Load(), FDWaits: c.fdWaits.Load(), ShareWaits: c.shareWaits.Load(), Strays: c.strays.Load(),
 		DatagramsIn: c.datagramsIn.Load(), DatagramsOut: c.datagramsOut.Load(), Dropped: c.dropped.Load(),
 		Overflows: c.overflows.Load(), Expired: c.expired.Load(), Evicted: c.evicted.Load(),
 	}
@@ -82,7 +84,7 @@ func (s Stats) Add(o Stats) Stats {
 		Active: s.Active + o.Active, BytesIn: s.BytesIn + o.BytesIn, BytesOut: s.BytesOut + o.BytesOut,
 		Resets: s.Resets + o.Resets, HalfClosed: s.HalfClosed + o.HalfClosed,
 		Idle: s.Idle + o.Idle, Aged: s.Aged + o.Aged, Drained: s.Drained + o.Drained,
-		AcceptErrors: s.AcceptErrors + o.AcceptErrors, FDWaits: s.FDWaits + o.FDWaits, ShareWaits: s.ShareWaits + o.ShareWaits,
+		AcceptErrors: s.AcceptErrors + o.AcceptErrors, FDWaits: s.FDWaits + o.FDWaits, ShareWaits: s.ShareWaits + o.ShareWaits, Strays: s.Strays + o.Strays,
 		DatagramsIn: s.DatagramsIn + o.DatagramsIn, DatagramsOut: s.DatagramsOut + o.DatagramsOut, Dropped: s.Dropped + o.Dropped,
 		Overflows: s.Overflows + o.Overflows, Expired: s.Expired + o.Expired, Evicted: s.Evicted + o.Evicted,
 	}

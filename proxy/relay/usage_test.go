@@ -42,7 +42,7 @@ func TestUsage(t *testing.T) {
 
 	assert.Positive(t, r.Lag(time.Hour))
 	held, goOn := make(chan struct{}), make(chan struct{})
-	require.True(t, l.loop.do(func() { close(held); <-goOn }))
+	require.True(t, l.socket.loop.do(func() { close(held); <-goOn }))
 	<-held
 	assert.Equal(t, time.Millisecond, r.Lag(time.Millisecond))
 	close(goOn)

@@ -88,7 +88,9 @@ func (r *Routes) Close() error {
 }
 
 // Limits implements intercept.Limited.
-func (*Routes) Limits() intercept.Limits { return intercept.Limits{ClientsAlike: true, Refuses: true} }
+func (*Routes) Limits() intercept.Limits {
+	return intercept.Limits{ClientsAlike: true, OwnListeners: true, Refuses: true}
+}
 
 // BindAddr returns the VIP itself; for a NodePort that is the wildcard address. port plays no part.
 func (*Routes) BindAddr(v intercept.VIP, _ uint16) netip.AddrPort {
