@@ -12,8 +12,8 @@ import (
 //
 // Where clients cannot be told apart, an external traffic policy Local holds for those on this node too. To give everybody
 // the endpoints of all nodes would break what the policy promises, to give nobody any would cut off those it is for.
-func (p *plan) confine(limits intercept.Limits, restrictedNodePorts bool) {
-	if !limits.ClientsAlike {
+func (p *plan) confine(limits map[config.Family]intercept.Limits, restrictedNodePorts bool) {
+	if !limits[config.IPv4].ClientsAlike && !limits[config.IPv6].ClientsAlike {
 		return
 	}
 	complain := func(name config.ServicePortName, v vip, what string) {
@@ -21,6 +21,9 @@ func (p *plan) confine(limits intercept.Limits, restrictedNodePorts bool) {
 		delete(p.owners, v.VIP)
 	}
 	for _, key := range p.keys() {
+		if !limits[key.family].ClientsAlike {
+			continue
+		}
 		vips := p.frontends[key]
 		kept := vips[:0]
 		for _, v := range vips {
@@ -40,4 +43,12 @@ func (p *plan) confine(limits intercept.Limits, restrictedNodePorts bool) {
 		p.frontends[key] = kept
 	}
 	maps.DeleteFunc(p.frontends, func(_ frontendKey, vips []vip) bool { return len(vips) == 0 })
+}
+
+// interceptLimits are those of the Interceptor.
+func (p *Proxier) interceptLimits() map[config.Family]intercept.Limits {
+	return map[config.Family]intercept.Limits{
+		config.IPv4: intercept.LimitsOf(p.cfg.Interceptor, false),
+		config.IPv6: intercept.LimitsOf(p.cfg.Interceptor, true),
+	}
 }
