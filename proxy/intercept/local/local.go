@@ -104,6 +104,9 @@ func (r *Routes) Prepare(ctx context.Context, vips []intercept.VIP) error {
 	defer r.publish()
 	return r.each(func(f *family) error {
 		f.retry()
+		if f.refused > 0 {
+			f.stale = true // the kernel tells nobody of sysctls
+		}
 		addrs := slices.Clone(f.addrs)
 		f.asked = nil
 		for _, v := range vips {

@@ -83,8 +83,8 @@ func TestAddressesOfANetworkOfTheNode(t *testing.T) {
 		assert.Equal(t, map[string]string{"198.18.110.1": "198.18.255.1", "2001:db8:3::77": "2001:db8:ff::1"}, ours(t, node))
 		assert.True(t, verify(t, r), "what is refused is not missed")
 
-		sh(t, node, "echo 1 > /proc/sys/net/ipv4/conf/to-lan/arp_ignore; ip route add 198.18.77.0/24 dev to-lan")
-		assert.False(t, verify(t, r), "now it can be had")
+		sh(t, node, "echo 1 > /proc/sys/net/ipv4/conf/to-lan/arp_ignore")
+		require.NoError(t, r.Prepare(t.Context(), nil), "as each attempt begins")
 		require.NoError(t, r.Commit(t.Context(), want))
 		assert.Contains(t, ours(t, node), "198.18.3.77")
 	})
