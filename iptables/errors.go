@@ -69,6 +69,20 @@ func Passing(err error) bool {
 	return Passing(errors.Unwrap(err))
 }
 
+// Cause returns the first reason that an error of [New] or of [FamilyStats] gives, without advice and without whatever was
+// tried next: for whoever does without iptables then.
+func Cause(err error) string {
+	var tool *toolError
+	if errors.As(err, &tool) {
+		return (&toolError{action: tool.action, err: tool.err, stderr: tool.stderr}).Error()
+	}
+	var program *exec.Error
+	if errors.As(err, &program) {
+		return program.Error()
+	}
+	return err.Error()
+}
+
 // newToolError classifies a failure. This is the only place that reads messages of the iptables programs; the phrases
 // have been the same from 1.6 to 1.8.11, and missing one costs the advice and some needless bisecting, nothing else.
 // Exit status 4 alone does not mean a held lock: iptables-nft also uses it when the kernel refuses a change.

@@ -184,13 +184,19 @@ func (r *Rules) choose(ctx context.Context, h host) error {
 		"--interception=local or none: %w", failures)
 }
 
-// probe reports whether the nat table works: it makes and deletes a chain with a REDIRECT rule in one go, which leaves
-// nothing behind. The kernel looks at the rule in nft mode; legacy tools only look for the table.
+// probe reports whether the nat table works: it makes a chain with a REDIRECT rule and deletes it. In nft mode that is one
+// go, in which the kernel sees both. Legacy tools would hand it the outcome, which is nothing, and it might yet lack REDIRECT.
 func (f *family) probe(ctx context.Context) error {
-	input := fmt.Sprintf("*nat\n:%[1]s - [0:0]\n-A %[1]s -p tcp -m tcp --dport 9 -j REDIRECT --to-ports 9\n-F %[1]s\n-X %[1]s\nCOMMIT\n",
-		scratchChain)
-	if err := f.restore(ctx, input); err != nil {
-		return fmt.Errorf("the %s nat table does not work in %s mode: %w", f.name(), f.tools.mode, err)
+	put := fmt.Sprintf(":%[1]s - [0:0]\n-A %[1]s -p tcp -m tcp --dport 9 -j REDIRECT --to-ports 9\n", scratchChain)
+	remove := fmt.Sprintf("-F %[1]s\n-X %[1]s\n", scratchChain)
+	steps := []string{put + remove}
+	if f.tools.mode == ModeLegacy {
+		steps = []string{put, remove}
+	}
+	for _, step := range steps {
+		if err := f.restore(ctx, "*nat\n"+step+"COMMIT\n"); err != nil {
+			return fmt.Errorf("the %s nat table does not work in %s mode: %w", f.name(), f.tools.mode, err)
+		}
 	}
 	return nil
 }

@@ -110,6 +110,27 @@ func TestWithoutPrivilege(t *testing.T) {
 	})
 }
 
+// Legacy programs hand the kernel the outcome of what they read. A rule that is gone again by then tells nothing of it.
+func TestLegacyProbeShowsTheKernelARule(t *testing.T) {
+	t.Parallel()
+	lab.Run(t, func(t *testing.T, _ *lab.Host) {
+		_, err := newRules(t.Context(), testConfig(ModeLegacy), newHost(withoutRedirect{}))
+		require.Error(t, err)
+		assert.ErrorContains(t, err, "nat table does not work in legacy mode")
+		assert.Equal(t, "writing IPv4 rules with iptables-legacy-restore: exit status 1: iptables-restore: line 4 failed: No chain/target/match by that name.", Cause(err))
+	})
+}
+
+// withoutRedirect is a kernel that has the legacy nat table without REDIRECT.
+type withoutRedirect struct{}
+
+func (withoutRedirect) run(ctx context.Context, stdin, name string, args ...string) ([]byte, string, error) {
+	if strings.Contains(stdin, "-j REDIRECT") && !strings.Contains(stdin, "-X "+scratchChain) {
+		return nil, "iptables-restore: line 4 failed: No chain/target/match by that name.", exitStatus(1)
+	}
+	return programs{}.run(ctx, stdin, name, args...)
+}
+
 // unprivileged runs programs as nobody.
 type unprivileged struct{}
 

@@ -12,8 +12,8 @@ import (
 //
 // Where clients cannot be told apart, an external traffic policy Local holds for those on this node too. To give everybody
 // the endpoints of all nodes would break what the policy promises, to give nobody any would cut off those it is for.
-func (p *plan) confine(limits intercept.Limits, restrictedNodePorts bool) {
-	if !limits.ClientsAlike {
+func (p *plan) confine(limits map[config.Family]intercept.Limits, restrictedNodePorts bool) {
+	if !limits[config.IPv4].ClientsAlike && !limits[config.IPv6].ClientsAlike {
 		return
 	}
 	complain := func(name config.ServicePortName, v vip, what string) {
@@ -21,6 +21,9 @@ func (p *plan) confine(limits intercept.Limits, restrictedNodePorts bool) {
 		delete(p.owners, v.VIP)
 	}
 	for _, key := range p.keys() {
+		if !limits[key.family].ClientsAlike {
+			continue
+		}
 		vips := p.frontends[key]
 		kept := vips[:0]
 		for _, v := range vips {
@@ -40,4 +43,17 @@ func (p *plan) confine(limits intercept.Limits, restrictedNodePorts bool) {
 		p.frontends[key] = kept
 	}
 	maps.DeleteFunc(p.frontends, func(_ frontendKey, vips []vip) bool { return len(vips) == 0 })
+}
+
+// interceptLimits are those of the Interceptor.
+func (p *Proxier) interceptLimits() map[config.Family]intercept.Limits {
+	limits := map[config.Family]intercept.Limits{}
+	for _, family := range config.Families {
+		limits[family] = limitsIn(family, p.cfg.Interceptor)
+	}
+	return limits
+}
+
+func limitsIn(family config.Family, i intercept.Interceptor) intercept.Limits {
+	return intercept.LimitsOf(i, family == config.IPv6)
 }

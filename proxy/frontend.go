@@ -77,6 +77,9 @@ func (f *frontend) listen(r *relay.Relay, addrs []netip.AddrPort) error {
 			if portTaken(err) && addr.Port() != f.port {
 				err = fmt.Errorf("%w: another process has the port, there or at all addresses of the node: have it listen on an address of its own, or give the Service another port", err)
 			}
+			if errors.Is(err, unix.EACCES) {
+				err = fmt.Errorf("%w: ports below 1024 take CAP_NET_BIND_SERVICE, or a lower net.ipv4.ip_unprivileged_port_start", err)
+			}
 			errs = append(errs, err)
 			continue
 		}

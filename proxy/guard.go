@@ -4,7 +4,6 @@ import (
 	"net/netip"
 
 	"redial/config"
-	"redial/proxy/intercept"
 	"redial/proxy/relay"
 )
 
@@ -12,7 +11,7 @@ import (
 // earlier process has written: these lead clients to where it listened, and who has which port may have changed,
 // above all where there are fewer ports than frontends.
 func (p *Proxier) guard(f *frontend, vips []vip) {
-	if f.shared != nil || f.key.name.Protocol != config.TCP || p.hasSynced() || intercept.LimitsOf(p.cfg.Interceptor).OwnListeners {
+	if f.shared != nil || f.key.name.Protocol != config.TCP || p.hasSynced() || limitsIn(f.key.family, p.cfg.Interceptor).OwnListeners {
 		return
 	}
 	f.guarded = make([]netip.AddrPort, len(vips))

@@ -19,7 +19,7 @@ import (
 // that cannot tell clients apart.
 type ownAddress struct{ *recorder }
 
-func (ownAddress) Limits() intercept.Limits {
+func (ownAddress) Limits(bool) intercept.Limits {
 	return intercept.Limits{ClientsAlike: true, Refuses: true}
 }
 

@@ -118,6 +118,7 @@ func New(cfg Config) *Proxier {
 		period:   cfg.SyncPeriod,
 		share:    checkShare,
 		wake:     make(chan struct{}, 1),
+		hint:     make(chan struct{}, 1),
 	}
 	return p
 }
@@ -146,6 +147,20 @@ func (p *Proxier) Run(ctx context.Context) error {
 		if synced == nil && p.answerHealthChecks(again) && retry == nil {
 			retry = time.After(p.healthCheckRetry)
 		}
+	}
+}
+
+// Look has it verified soon, rather than at the next period, that what was written is in force: something has happened that
+// may have changed it. It may be called at any time and any rate, from any goroutine.
+func (p *Proxier) Look() { p.runner.look() }
+
+// Resync has everything written anew, as far as it differs: what the Interceptor makes of the same Services has changed. It
+// may be called at any time, from any goroutine; before the Tracker has handed Services over it does nothing.
+func (p *Proxier) Resync() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.sync.Queued.IsZero() {
+		p.ask()
 	}
 }
 

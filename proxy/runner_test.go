@@ -35,7 +35,7 @@ func withRunner(t *testing.T, rec *runs, body func(*runner)) {
 		rec.start = time.Now()
 		r := &runner{
 			run: rec.run, pause: time.Second, retry: 2 * time.Second, retryMax: 5 * time.Second,
-			period: time.Minute, share: 100, wake: make(chan struct{}, 1),
+			period: time.Minute, share: 100, wake: make(chan struct{}, 1), hint: make(chan struct{}, 1),
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan struct{})
@@ -99,4 +99,34 @@ func TestRunnerLooksLessOftenWhereItIsExpensive(t *testing.T) {
 	rec := runs{takes: 2 * second}
 	withRunner(t, &rec, func(r *runner) { r.ask(); time.Sleep(270 * second) })
 	assert.Equal(t, []time.Duration{0, 62 * second, 244 * second}, rec.at)
+}
+
+// A hint brings the next look forward, many are one, and what looks may cost holds for those too.
+func TestRunnerLooksWhenThereIsReason(t *testing.T) {
+	rec := runs{takes: 100 * time.Millisecond}
+	withRunner(t, &rec, func(r *runner) {
+		r.ask()
+		time.Sleep(5 * second)
+		r.look()
+		time.Sleep(second)
+		for range 20 { // within the ten seconds that the first one costs
+			r.look()
+			time.Sleep(100 * time.Millisecond)
+		}
+		time.Sleep(20 * second)
+	})
+	assert.Equal(t, []time.Duration{0, 5 * second, 15*second + 100*time.Millisecond}, rec.at)
+	assert.Equal(t, []bool{true, false, false}, rec.asked)
+}
+
+// A hint is no reason to try again what has failed.
+func TestRunnerDoesNotRetryForAHint(t *testing.T) {
+	rec := runs{fails: 2}
+	withRunner(t, &rec, func(r *runner) {
+		r.ask()
+		time.Sleep(1500 * time.Millisecond)
+		r.look()
+		time.Sleep(5 * second)
+	})
+	assert.Equal(t, []time.Duration{0, 2 * second, 6 * second}, rec.at[:3])
 }

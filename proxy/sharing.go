@@ -28,6 +28,7 @@ import (
 // usable backend comes, and when the last one goes. Until it is in force, their connections are refused, and reset.
 type sharing struct {
 	most int // listeners of one family and pool; 0: frontends cannot share
+	able map[config.Family]bool
 	open map[sharedKey][]*sharedPort
 	// full are the families in which every port has been tried in vain since one became free.
 	full map[config.Family]bool
@@ -51,8 +52,11 @@ const mostShared = 16
 
 // newSharing decides how many listeners there may be of each kind: one per loop, but not too many for a small range.
 func newSharing(cfg *Config) sharing {
-	s := sharing{open: map[sharedKey][]*sharedPort{}, full: map[config.Family]bool{}}
-	if size := cfg.Ports.Size(); size >= 8 && !intercept.LimitsOf(cfg.Interceptor).OwnListeners {
+	s := sharing{able: map[config.Family]bool{}, open: map[sharedKey][]*sharedPort{}, full: map[config.Family]bool{}}
+	for _, family := range config.Families {
+		s.able[family] = !limitsIn(family, cfg.Interceptor).OwnListeners
+	}
+	if size := cfg.Ports.Size(); size >= 8 && (s.able[config.IPv4] || s.able[config.IPv6]) {
 		s.most = min(max(size/16, 1), cfg.Relay.Loops(), mostShared)
 	}
 	return s
@@ -76,7 +80,7 @@ func (p *Proxier) shares(key frontendKey) bool {
 }
 
 func (p *Proxier) mayShare(key frontendKey) bool {
-	return p.sharing.most > 0 && key.name.Protocol == config.TCP
+	return p.sharing.most > 0 && p.sharing.able[key.family] && key.name.Protocol == config.TCP
 }
 
 // sharedListener returns the listener that a frontend is to share. All of its kind are opened together, and stay.

@@ -193,7 +193,7 @@ func TestPoliciesOfThoseThatShare(t *testing.T) {
 // unsteered has clients come by nothing, and frontends share all the same.
 type unsteered struct{ intercept.None }
 
-func (unsteered) Limits() intercept.Limits { return intercept.Limits{} }
+func (unsteered) Limits(bool) intercept.Limits { return intercept.Limits{} }
 
 // still is a Proxier that does not run: syncs happen when the test has them.
 func still(t *testing.T, ports intercept.PortRange, fds int) *Proxier {

@@ -9,7 +9,6 @@ import (
 
 	"redial/balancer"
 	"redial/config"
-	"redial/proxy/intercept"
 	"redial/proxy/relay"
 )
 
@@ -192,7 +191,7 @@ func (p *Proxier) serviceStatus(svc *config.Service, fronts map[config.ServicePo
 		Namespace: svc.Name.Namespace, Name: svc.Name.Name,
 		Skipped: svc.Skipped, Problems: p.allProblems(svc.Name),
 	}
-	refuses := intercept.LimitsOf(p.cfg.Interceptor).Refuses
+	limits := p.interceptLimits()
 	for i := range svc.Ports {
 		port := &svc.Ports[i]
 		ps := PortStatus{
@@ -206,7 +205,7 @@ func (p *Proxier) serviceStatus(svc *config.Service, fronts map[config.ServicePo
 		fs := fronts[port.Name]
 		slices.SortFunc(fs, func(a, b *frontend) int { return a.key.compare(b.key) })
 		for _, f := range fs {
-			ps.Fronts = append(ps.Fronts, f.status(port, p.node, f.dropped && !refuses))
+			ps.Fronts = append(ps.Fronts, f.status(port, p.node, f.dropped && !limits[f.key.family].Refuses))
 		}
 		s.Ports = append(s.Ports, ps)
 	}

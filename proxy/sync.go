@@ -32,7 +32,7 @@ func (p *Proxier) step(ctx context.Context, asked bool) error {
 		if intact {
 			return nil
 		}
-		p.log.Warn("the rules were changed by somebody else, writing them again")
+		p.log.Warn("what steers is not as it was written: it was changed by somebody else, or the node's addresses are others; writing it again")
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		p.sync.Repairs++
@@ -89,7 +89,7 @@ func (p *Proxier) reconcile(ctx context.Context) error {
 	p.mu.Lock()
 	p.pickUp()
 	plan := buildPlan(p.wanted, p.owners)
-	plan.confine(intercept.LimitsOf(p.cfg.Interceptor), p.restrictedNodePorts())
+	plan.confine(p.interceptLimits(), p.restrictedNodePorts())
 	p.mu.Unlock()
 	if err := p.cfg.Interceptor.Prepare(ctx, plan.vips()); err != nil {
 		return fmt.Errorf("preparing: %w", err)
@@ -284,8 +284,14 @@ func (p *Proxier) closeStale(plan *plan) {
 	for key, f := range p.frontends {
 		vips, wanted := plan.frontends[key]
 		if wanted {
-			f.vips = vips
-			f.keep(p.listenAddrs(vips, f.port))
+			addrs := p.listenAddrs(vips, f.port)
+			f.keep(addrs)
+			if f.vips = vips; len(f.listeners) < len(addrs) {
+				f.vips = slices.DeleteFunc(slices.Clone(vips), func(v vip) bool {
+					_, listens := p.listener(key, v)
+					return !listens
+				})
+			}
 			continue
 		}
 		p.discard(f)

@@ -103,38 +103,13 @@ func assertLine(t *testing.T, pattern, out string) {
 	assert.Regexp(t, regexp.MustCompile(`(?m)^`+pattern+`\s*$`), out)
 }
 
-// On a node without IPv6 programs IPv4 is served, and the status can be read and says what is missing.
-func TestNodeWithoutIP6Tables(t *testing.T) {
-	t.Parallel()
-	lab.Run(t, func(t *testing.T, node *lab.Host) {
-		addBackend(t, node, "a", 1)
-		bin := t.TempDir()
-		programs, err := filepath.Glob("/usr/sbin/iptables*")
-		require.NoError(t, err)
-		for _, p := range programs {
-			require.NoError(t, os.Symlink(p, filepath.Join(bin, filepath.Base(p))))
-		}
-		dir := t.TempDir()
-		writeFile(t, filepath.Join(dir, "all.yaml"), manifests(web("web", clusterIP1, ip4(1)), service("six", `{clusterIP: "2001:db8:100::6", ports: [{port: 80}]}`)))
-		r := newInstance(t, dir)
-		r.cmd.Env = append(r.cmd.Env, "PATH="+bin)
-		r.start()
-		r.awaitServed("web")
-		assertAnswers(t, node, clusterIP1+":80", "a")
-		assert.Contains(t, r.awaitProblem("six", "SteeringFailed").Message, "ip6tables")
-		assert.Empty(t, r.status().IPTables.IPv4.Error)
-		assert.Contains(t, r.status().IPTables.IPv6.Error, "ip6tables")
-		assertLine(t, "IPv6 IS NOT STEERED: .*ip6tables.*", statusOf(t, r))
-	})
-}
-
 func TestSteeringSurvivesJSON(t *testing.T) {
 	t.Parallel()
 	in := newSteering(iptables.Stats{
 		Mode: iptables.ModeLegacy, Version: "1.8.9",
 		IPv4: iptables.FamilyStats{Target: "REDIRECT", Rules: 7, FilterErr: errors.Join(errors.New("no match"), errors.New("no conntrack"))},
 		IPv6: iptables.FamilyStats{Err: errors.New("no nat table")},
-	})
+	}, nil)
 	b, err := json.Marshal(in)
 	require.NoError(t, err)
 	var out *steering

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"net"
 	"strings"
 	"testing"
 
@@ -176,6 +177,68 @@ func TestServicePortTakenByAnotherProcess(t *testing.T) {
 		r.awaitServed("web")
 		assertAnswers(t, client, clusterIP1+":80", "a")
 		assertAnswers(t, a.host, clusterIP1+":80", "a")
+	})
+}
+
+// The same where the other process is at the Service's very address, for UDP, and within a Service CIDR, which leads clients
+// to that process.
+func TestServiceAddressTakenByAnotherProcess(t *testing.T) {
+	t.Parallel()
+	lab.Run(t, func(t *testing.T, node *lab.Host) {
+		a := addBackend(t, node, "a", 1)
+		answerOn(t, a.host, "a", ":8053")
+		client := addHost(t, node, "client", 9)
+		_, err := node.Output("ip", "route", "add", "local", "198.18.100.0/24", "dev", "lo") // or nobody could listen there yet
+		require.NoError(t, err)
+		tcp := serveOn(t, node, "squatter", clusterIP1+":80")
+		var udp net.PacketConn
+		require.NoError(t, node.Do(func() error {
+			udp, err = net.ListenPacket("udp4", "198.18.100.2:53")
+			return err
+		}))
+		_, err = node.Output("ip", "route", "del", "local", "198.18.100.0/24", "dev", "lo")
+		require.NoError(t, err)
+		r := startRedial(t, everything(), "--interception=local", "--service-cidr=198.18.100.0/24")
+		for name, address := range map[string]string{"web": clusterIP1 + ":80", "dns": "198.18.100.2:53"} {
+			assert.Contains(t, r.awaitProblem(name, proxy.ReasonListenFailed).Message, address)
+		}
+		assertAnswers(t, client, "198.18.110.1:80", "a")
+		assertAnswersUDP(t, client, "198.18.110.2:53", "a")
+		assertAnswers(t, client, clusterIP1+":80", "squatter")
+		tcp.refuse()
+		require.NoError(t, udp.Close())
+		r.awaitNoProblem("web")
+		r.awaitNoProblem("dns")
+		assertEverythingAnswers(t, client)
+	})
+}
+
+// When the address leaves that the node's own clients come from, they are cut off, and so may others be. The routes have
+// another one without waiting for the next look.
+func TestAddressOfTheNodeLeaves(t *testing.T) {
+	t.Parallel()
+	lab.Run(t, func(t *testing.T, node *lab.Host) {
+		a := addBackend(t, node, "a", 1)
+		answerOn(t, a.host, "a", ":8053")
+		client := addHost(t, node, "client", 9)
+		r := startRedial(t, everything(), "--interception=local", "--iptables-sync-period=1h", "--service-cidr=198.18.100.0/24")
+		r.awaitServed("web", "dns")
+		for _, step := range []struct{ line, source string }{
+			{"ip addr add 198.18.254.1/24 dev to-world; ip addr del 198.18.255.1/24 dev to-world", "198.18.254.1"},
+			{"ip addr add 198.18.254.2/32 dev lo; ip addr flush dev to-world", "198.18.1.1"},
+		} {
+			_, err := node.Output("sh", "-ec", step.line)
+			require.NoError(t, err)
+			require.True(t, eventually(func() bool {
+				now := addressing(t, node)
+				return strings.Contains(now, "local 198.18.100.0/24 dev lo table local proto 214 scope host src "+step.source) &&
+					strings.Count(now, " src "+step.source) == 5
+			}), "%s\n%s", step.line, addressing(t, node))
+			for _, from := range []*lab.Host{client, node} {
+				assertAnswers(t, from, clusterIP1+":80", "a")
+				assertAnswers(t, from, "198.18.110.1:80", "a")
+			}
+		}
 	})
 }
 

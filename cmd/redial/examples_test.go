@@ -39,10 +39,9 @@ func TestExamples(t *testing.T) {
 	}
 }
 
-func runExample(t *testing.T, node *lab.Host, file string) {
+func runExample(t *testing.T, node *lab.Host, file string, flags ...string) {
 	content, err := os.ReadFile(file)
 	require.NoError(t, err)
-	var flags []string
 	from, local := addHost(t, node, "client", 9), filepath.Base(file) == "localhost.yaml"
 	if local {
 		flags, from = []string{"--interception=none"}, node
@@ -250,5 +249,70 @@ func TestSystemdUnitsPrivileges(t *testing.T) {
 		s := r.status()
 		assert.Empty(t, s.IPTables.IPv4.Error+s.IPTables.IPv4.GuardError+s.IPTables.IPv6.Error+s.IPTables.IPv6.GuardError)
 		assert.Zero(t, s.Sync.Failures)
+	})
+}
+
+// The examples that need no more than Services work without netfilter too.
+func TestExamplesWithoutNetfilter(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"clusterip.yaml", "dualstack.yaml", "externalip.yaml", "loadbalancer.yaml", "nodeport.yaml"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			lab.Run(t, func(t *testing.T, node *lab.Host) { runExample(t, node, examplesDir+"/"+name, "--interception=local") })
+		})
+	}
+}
+
+// Each command line of redial in the READMEs is one that it understands.
+func TestCommandsOfExamples(t *testing.T) {
+	t.Parallel()
+	readmes, err := filepath.Glob(examplesDir + "/*/README.md")
+	require.NoError(t, err)
+	found := 0
+	for _, readme := range readmes {
+		content, err := os.ReadFile(readme)
+		require.NoError(t, err)
+		for line := range strings.Lines(string(content)) {
+			args, is := strings.CutPrefix(strings.TrimRight(line, "\n"), "    redial --")
+			if is && !strings.Contains(args, "$") {
+				mustParse(t, strings.Fields("--"+args)...)
+				found++
+			}
+		}
+	}
+	assert.Greater(t, found, 3)
+}
+
+// In a network of one's own Services work on their own addresses, without any privilege, and nothing is left of it.
+func TestRootlessExample(t *testing.T) {
+	t.Parallel()
+	lab.Run(t, func(t *testing.T, node *lab.Host) {
+		dir := t.TempDir()
+		for _, file := range []string{"localhost.yaml", "rootless/run.sh"} {
+			content, err := os.ReadFile(filepath.Join(examplesDir, file))
+			require.NoError(t, err)
+			require.NoError(t, os.WriteFile(filepath.Join(dir, filepath.Base(file)), content, 0o755))
+		}
+		program, err := os.ReadFile("/proc/self/exe") // which may be where others cannot read it
+		require.NoError(t, err)
+		require.NoError(t, os.WriteFile(dir+"/redial", program, 0o755))
+		r := newInstance(t, dir)
+		r.cmd = exec.Command(dir+"/run.sh", dir, "sh", "-c", `
+			for port in 8081 8082; do while :; do echo from $port | nc -lN 127.0.0.1 $port; done >/dev/null 2>&1 & done
+			until nc -N 198.18.100.90 80 </dev/null | grep from; do sleep 0.1; done
+			exit 3`)
+		r.cmd.Env = append(os.Environ(), mainEnv+"=1", "PATH="+dir+":"+os.Getenv("PATH"), "TMPDIR="+filepath.Dir(r.socket))
+		r.asNobody()
+		if exec.Command("setpriv", "--reuid=65534", "--clear-groups", "unshare", "--map-root-user", "--net", "true").Run() != nil {
+			t.Skip("this system lets users make no user namespaces")
+		}
+		out, err := r.cmd.CombinedOutput()
+		var exit *exec.ExitError
+		require.ErrorAs(t, err, &exit, "%s", out)
+		assert.Equal(t, 3, exit.ExitCode(), "that of the command: %s", out)
+		assert.Regexp(t, "from 808[12]", string(out))
+		left, err := os.ReadDir(filepath.Dir(r.socket))
+		require.NoError(t, err)
+		assert.Empty(t, left)
 	})
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/sirupsen/logrus"
 	"github.com/spf13/pflag"
+	"golang.org/x/sys/unix"
 )
 
 // processOptions are about the program as such.
@@ -25,9 +26,10 @@ func defaultProcessOptions() processOptions {
 	return processOptions{oomScoreAdj: -999, adminSocket: defaultSocket()}
 }
 
-// defaultSocket is in /run for root, and where the session's runtime files are for others.
+// defaultSocket is in /run for root, and where the session's runtime files are for others, among them the root of a user
+// namespace.
 func defaultSocket() string {
-	if dir := os.Getenv("XDG_RUNTIME_DIR"); os.Geteuid() != 0 && dir != "" {
+	if dir := os.Getenv("XDG_RUNTIME_DIR"); dir != "" && unix.Access("/run", unix.W_OK) != nil {
 		return filepath.Join(dir, "redial.sock")
 	}
 	return "/run/redial.sock"

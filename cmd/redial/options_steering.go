@@ -59,7 +59,7 @@ func defaultSteeringOptions() steeringOptions {
 
 func (o *steeringOptions) addFlags(f *pflag.FlagSet) {
 	f.StringVar(&o.interception, "interception", o.interception, "how traffic reaches the proxy: iptables (REDIRECT rules), local (the Services' addresses are made local and listened on; needs no netfilter), auto (iptables where the kernel has a nat table, else local), or none (only the proxy ports are listened on; needs no privileges)")
-	f.StringSliceVar(&o.serviceCIDR, "service-cidr", o.serviceCIDR, "with --interception local: ranges that ClusterIPs are from, made local as a whole; otherwise each ClusterIP is for itself")
+	f.StringSliceVar(&o.serviceCIDR, "service-cidr", o.serviceCIDR, "with --interception local: ranges that ClusterIPs are from, made local as a whole (default: those of the cluster's ServiceCIDR objects; without any, each ClusterIP for itself)")
 	f.StringVar(&o.proxyMode, "proxy-mode", o.proxyMode, "kube-proxy's flag: userspace or empty, which is what redial is")
 	o.addIPTablesFlags(f)
 	f.StringVar(&o.iptablesTarget, "iptables-target", o.iptablesTarget, "redirect, dnat (to the node's own address: for interfaces without an address), or auto")
@@ -109,14 +109,15 @@ func (o *options) validateSteering(c *complaints) {
 	o.serviceRanges = nil
 	for _, s := range o.serviceCIDR {
 		p, err := netip.ParsePrefix(strings.TrimSpace(s))
-		switch {
-		case err != nil || p.Addr().Is4In6():
+		if err != nil || p.Addr().Is4In6() {
 			c.add("--service-cidr %q: want a CIDR such as 198.18.0.0/16", s)
-		case p.Bits() < 8 || p.Addr().IsLoopback() || p.Addr().IsMulticast() || p.Addr().IsLinkLocalUnicast():
-			c.add("--service-cidr %s: would make all of it local to this node, which cannot be meant", p)
-		default:
-			o.serviceRanges = append(o.serviceRanges, p.Masked())
+			continue
 		}
+		if err := checkServiceRange(p); err != nil {
+			c.add("--service-cidr %s: %w", p, err)
+			continue
+		}
+		o.serviceRanges = append(o.serviceRanges, p.Masked())
 	}
 	var err error
 	if o.ports, err = intercept.ParsePortRange(o.portRange); err != nil {

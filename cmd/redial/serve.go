@@ -126,9 +126,8 @@ func (n *node) snapshot() metrics.Snapshot {
 		stats := n.steer.rules.Stats()
 		s.Families[config.IPv4], s.Families[config.IPv6] = rulesOf(stats.IPv4), rulesOf(stats.IPv6)
 	}
-	if n.steer.routes != nil {
-		stats := n.steer.routes.Stats()
-		s.Families[config.IPv4], s.Families[config.IPv6] = metrics.Family{Broken: stats.IPv4.Err != nil}, metrics.Family{Broken: stats.IPv6.Err != nil}
+	for family := range n.steer.routed {
+		s.Families[family] = metrics.Family{Broken: n.steer.routes.Stats().Of(family == config.IPv6).Err != nil}
 	}
 	for _, local := range sum.Sync.NoLocal {
 		f := s.Families[local.Family]

@@ -5,6 +5,7 @@ import (
 	"io"
 	"strings"
 
+	"redial/config"
 	"redial/iptables"
 )
 
@@ -33,8 +34,16 @@ type familySteering struct {
 	FlowsError     string `json:"flowsError,omitempty"` // why they could not be deleted
 }
 
-func newSteering(s iptables.Stats) *steering {
-	return &steering{Mode: s.Mode, Version: s.Version, IPv4: newFamilySteering(s.IPv4), IPv6: newFamilySteering(s.IPv6)}
+// newSteering leaves a family that is steered by other means empty.
+func newSteering(s iptables.Stats, otherwise map[config.Family]bool) *steering {
+	out := &steering{Mode: s.Mode, Version: s.Version}
+	if !otherwise[config.IPv4] {
+		out.IPv4 = newFamilySteering(s.IPv4)
+	}
+	if !otherwise[config.IPv6] {
+		out.IPv6 = newFamilySteering(s.IPv6)
+	}
+	return out
 }
 
 func newFamilySteering(s iptables.FamilyStats) familySteering {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"sync"
 	"time"
@@ -88,6 +89,9 @@ func run(ctx context.Context, opts *options) error {
 	}
 	start(n.source.Run)
 	start(n.proxier.Run)
+	if n.steer.routes != nil {
+		start(func(ctx context.Context) error { return n.steer.routes.Watch(ctx, n.proxier.Look) })
+	}
 	start(n.prober.Run)
 	start(n.servers.run)
 	start(func(ctx context.Context) error {
@@ -178,6 +182,12 @@ func wire(opts *options, log *logrus.Entry, fds int) (*node, error) {
 		Observer:     n.servers.metrics,
 		Log:          log,
 	})
+	if c, ok := n.source.(*cluster); ok && n.steer.routes != nil && len(opts.serviceRanges) == 0 {
+		c.source.FollowServiceCIDRs(func(ranges []netip.Prefix) {
+			n.steer.ranges.set(ranges)
+			n.proxier.Resync()
+		})
+	}
 	return n, nil
 }
 
@@ -222,7 +232,7 @@ func (n *node) status() status {
 		Status:       n.proxier.Status(),
 	}
 	if n.steer.rules != nil {
-		s.IPTables = newSteering(n.steer.rules.Stats())
+		s.IPTables = newSteering(n.steer.rules.Stats(), n.steer.routed)
 		s.IPTables.Rivals = n.opts.rivals()
 	}
 	if n.steer.routes != nil {

@@ -253,6 +253,8 @@ func kindOf(resource string) (kind, apiVersion string) {
 		return "Endpoints", "v1"
 	case "nodes":
 		return "Node", "v1"
+	case "servicecidrs":
+		return "ServiceCIDR", "networking.k8s.io/v1"
 	}
 	return "EndpointSlice", "discovery.k8s.io/v1"
 }

@@ -1,5 +1,6 @@
 // Package kube follows the Kubernetes API and hands what it says to a [config.Tracker]: Services, EndpointSlices (or
-// Endpoints, where the API has no slices) and the Node that is served.
+// Endpoints, where the API has no slices) and the Node that is served. The ranges that ClusterIPs are from it hands to whoever
+// asks for them.
 //
 //	client, err := kube.Client(kube.ClientConfig{})
 //	t := config.NewTracker(config.Options{Node: config.Node{Name: "node-1"}})

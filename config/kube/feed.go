@@ -30,6 +30,8 @@ type limits struct {
 	silence time.Duration
 	// backoff is between failed attempts. Its jitter keeps the nodes of a cluster apart when their API server comes back.
 	backoff wait.Backoff
+	// optional is between attempts at what the server does not have, or does not let us see, and we can do without.
+	optional time.Duration
 	// noWatchList has lists fetched rather than streamed.
 	noWatchList bool
 }
@@ -37,6 +39,7 @@ type limits struct {
 func (l limits) defaults() limits {
 	for field, value := range map[*time.Duration]time.Duration{
 		&l.patience: 10 * time.Second, &l.list: 90 * time.Second, &l.initial: 15 * time.Second, &l.silence: 3 * time.Minute,
+		&l.optional: 10 * time.Minute,
 	} {
 		if *field == 0 {
 			*field = value

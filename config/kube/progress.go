@@ -32,14 +32,21 @@ type resource struct {
 	objects int
 	err     error // of the last request, while it fails
 	since   time.Time
+	// optional: nothing waits for it.
+	optional bool
 }
 
 func (p *progress) add(name string) *resource {
+	r := &resource{all: p, name: name}
+	p.admit(r)
+	return r
+}
+
+// admit has a resource shown from now on.
+func (p *progress) admit(r *resource) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	r := &resource{all: p, name: name}
 	p.resources = append(p.resources, r)
-	return r
 }
 
 // start has it said what is waited for if that takes too long, even when nothing fails.
@@ -80,11 +87,11 @@ func (p *progress) remindLater() {
 	})
 }
 
-// waiting needs p.mu. It names the resources without a first list.
+// waiting needs p.mu. It names the resources without a first list that it takes.
 func (p *progress) waiting() []string {
 	var out []string
 	for _, r := range p.resources {
-		if r.listed.IsZero() {
+		if r.listed.IsZero() && !r.optional {
 			out = append(out, r.name)
 		}
 	}

@@ -27,7 +27,7 @@ const deadline = 30 * time.Second
 // eager has a source try again soon, and bear with everything else.
 func eager() limits {
 	return limits{
-		patience: time.Hour, list: time.Hour, initial: time.Hour, silence: time.Hour,
+		patience: time.Hour, list: time.Hour, initial: time.Hour, silence: time.Hour, optional: 5 * time.Millisecond,
 		backoff: wait.Backoff{Duration: time.Millisecond, Factor: 2, Cap: 10 * time.Millisecond, Steps: 10},
 	}
 }

@@ -47,6 +47,7 @@ type Source struct {
 
 	servicesFeed, slicesFeed, endpointsFeed, nodeFeed *feed
 	endpointsResource                                 *resource
+	followServiceCIDRs                                func(context.Context) // nil: nobody asks for them
 
 	mu             sync.Mutex
 	endpointSource string // empty: not yet chosen
@@ -136,6 +137,9 @@ func (s *Source) Run(ctx context.Context) error {
 	running.Go(func() { s.followEndpoints(ctx) })
 	if s.nodeFeed != nil {
 		running.Go(func() { s.nodeFeed.run(ctx) })
+	}
+	if s.followServiceCIDRs != nil {
+		running.Go(func() { s.followServiceCIDRs(ctx) })
 	}
 	return nil
 }

@@ -34,6 +34,9 @@ func Listen(path string) (net.Listener, error) {
 	old := syscall.Umask(0o177)
 	defer syscall.Umask(old)
 	l, err := net.Listen("unix", path)
+	if errors.Is(err, syscall.EACCES) {
+		return nil, fmt.Errorf("admin socket: %w: give --admin-socket a path that this user may write to", err)
+	}
 	if !errors.Is(err, syscall.EADDRINUSE) {
 		return l, err
 	}

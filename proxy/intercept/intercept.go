@@ -4,8 +4,9 @@
 // the kernel deliver traffic for the former to the latter. One sync is: Prepare, open listeners on BindAddr, Commit.
 // A back end tracks what it has written itself; callers always pass the whole wanted set. Calls are never concurrent.
 //
-// Back ends: package iptables (REDIRECT rules), package local (listening on the VIPs themselves), and [None] here, which
-// steers nothing. Package intercepttest has the conformance suite for those that steer.
+// Back ends: package iptables (REDIRECT rules), package local (listening on the VIPs themselves), [None] here, which
+// steers nothing, and [Families], which has one for IPv4 and another for IPv6. Package intercepttest has the conformance
+// suite for those that steer.
 package intercept
 
 import (

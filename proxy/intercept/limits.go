@@ -12,17 +12,17 @@ type Limits struct {
 	Refuses bool
 }
 
-// Limited is an [Interceptor] that cannot do everything. The proxy asks before it listens: what cannot be restricted as its
-// owner wants must at no time be open to everybody. Such a back end still returns a [BindingError] for what it is asked
-// nevertheless.
+// Limited is an [Interceptor] that cannot do everything, in the family of IPv6 or in the other. The proxy asks before it
+// listens: what cannot be restricted as its owner wants must at no time be open to everybody. Such a back end still returns
+// a [BindingError] for what it is asked nevertheless.
 type Limited interface {
-	Limits() Limits
+	Limits(v6 bool) Limits
 }
 
-// LimitsOf returns the limits of a back end.
-func LimitsOf(i Interceptor) Limits {
+// LimitsOf returns the limits of a back end in one family.
+func LimitsOf(i Interceptor, v6 bool) Limits {
 	if l, ok := i.(Limited); ok {
-		return l.Limits()
+		return l.Limits(v6)
 	}
 	return Limits{}
 }

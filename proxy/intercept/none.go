@@ -17,7 +17,7 @@ var (
 )
 
 // Limits implements Limited. Nobody is restricted where nothing is steered.
-func (None) Limits() Limits { return Limits{OwnListeners: true} }
+func (None) Limits(bool) Limits { return Limits{OwnListeners: true} }
 
 // Prepare does nothing.
 func (None) Prepare(context.Context, []VIP) error { return nil }

@@ -75,7 +75,7 @@ func newRig(t *testing.T, node *lab.Host, b Backend) *rig {
 	require.NoError(t, err)
 	g := &rig{T: t, Backend: b, node: node, pod: pod, client: client, listeners: map[socket]io.Closer{}}
 	g.i = b.New(t)
-	g.limits = intercept.LimitsOf(g.i)
+	g.limits = intercept.LimitsOf(g.i, false)
 	return g
 }
 

@@ -17,8 +17,9 @@
 // The metric is worse than that of the kernel's own entries (0), so an address that the node gets later wins, and theirs
 // and ours are told apart when either goes. src is what the node's own clients connect from: without it the kernel would
 // have them come from the VIP itself (ip_route_output_key_hash_rcu, ip6_route_get_saddr). It follows the node's addresses: the one of
-// the default route's interface first. When an address goes, the kernel removes the IPv4 routes with it as src
-// (fib_sync_down_addr) and clears it in IPv6 ones (rt6_remove_prefsrc): Verify notices both.
+// the default route's interface first. When an address goes, the kernel may remove the IPv4 routes with it as src
+// (fib_sync_down_addr) and clears it in IPv6 ones (rt6_remove_prefsrc), and the node's own clients are cut off: Verify
+// notices both, and [Routes.Watch] tells when to call it.
 //
 // # What it does not do
 //
@@ -28,7 +29,8 @@
 //
 // A listener on the VIP is a socket like any other. Where another process listens on the same port of all addresses
 // (an ingress on 0.0.0.0:80), the Service cannot have it: binding fails with EADDRINUSE, and the others work. Its VIP then
-// is not local, unless by a Service CIDR or another port, which leads its clients to that process. The reverse
+// is not local, unless by a Service CIDR or another port, which leads its clients to that process. Ports below 1024 take
+// CAP_NET_BIND_SERVICE. The reverse
 // is true of ports that no Service has: what the node listens on at all its addresses (sshd on 0.0.0.0:22) answers at
 // every VIP as well, as with kube-proxy's IPVS mode. Restrict that by a firewall, if there is one, or by listening on the
 // node's own address. Connections to a VIP that is removed get no packet any more.
@@ -53,6 +55,7 @@
 //	err = routes.Prepare(ctx, vips)   // VIPs are local now
 //	...                               // listen on routes.BindAddr(vip, 0)
 //	err = routes.Commit(ctx, state)   // those that are gone are no longer
+//	go routes.Watch(ctx, look)        // look has Verify called
 //
-// Calls are not concurrent, as the contract says; only [Routes.Stats] may be called at any time.
+// Calls are not concurrent, as the contract says; only [Routes.Stats] and [Routes.Watch] may be called at any time.
 package local

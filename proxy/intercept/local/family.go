@@ -24,6 +24,8 @@ type family struct {
 	read      bool // table was
 	stale     bool // the kernel has told of changes since
 	addrs     []netip.Addr
+	asked     []netip.Addr        // of Prepare
+	barren    map[netip.Addr]bool // those of them that were not committed
 	committed bool
 	settled   []netip.Prefix // the Service CIDRs with which all was found in force; nil: it is to be looked at
 	source    netip.Addr     // of our routes; the zero value until one is chosen
@@ -46,6 +48,18 @@ func (f *family) serves(v intercept.VIP) bool {
 	return f.broken == nil && v.Addr.Is6() == f.v6 && !v.NodePort() && v.Validate() == nil
 }
 
+// without is the set of those in all that are not in some.
+func without(all, some []netip.Addr) map[netip.Addr]bool {
+	out := make(map[netip.Addr]bool, len(all))
+	for _, a := range all {
+		out[a] = true
+	}
+	for _, a := range some {
+		delete(out, a)
+	}
+	return out
+}
+
 // refresh reads what there is, unless it is known.
 func (f *family) refresh() error {
 	if f.broken != nil || f.read && !f.stale {
@@ -57,10 +71,6 @@ func (f *family) refresh() error {
 	}
 	f.table, f.read, f.stale, f.settled = t, true, false, nil
 	f.source = t.sourceFor(f.source)
-	if f.source != f.sourceExplained {
-		f.log.WithField("source", f.source).Info("the node's own clients connect to virtual addresses from here")
-		f.sourceExplained = f.source
-	}
 	return nil
 }
 
@@ -110,6 +120,10 @@ func (f *family) set(prefix netip.Prefix) error {
 	source, exists := f.table.ours[prefix]
 	if exists && source == f.source {
 		return nil
+	}
+	if f.source != f.sourceExplained {
+		f.log.WithField("source", f.source).Info("the node's own clients connect to virtual addresses from here")
+		f.sourceExplained = f.source
 	}
 	err := f.kernel.set(prefix, f.source, exists)
 	if errors.Is(err, unix.EEXIST) {

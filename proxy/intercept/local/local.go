@@ -88,7 +88,7 @@ func (r *Routes) Close() error {
 }
 
 // Limits implements intercept.Limited.
-func (*Routes) Limits() intercept.Limits {
+func (*Routes) Limits(bool) intercept.Limits {
 	return intercept.Limits{ClientsAlike: true, OwnListeners: true, Refuses: true}
 }
 
@@ -97,14 +97,24 @@ func (*Routes) BindAddr(v intercept.VIP, _ uint16) netip.AddrPort {
 	return netip.AddrPortFrom(v.Addr, v.Port)
 }
 
-// Prepare makes VIPs local. One that cannot be is left to Commit to complain of.
+// Prepare makes VIPs local. One that cannot be is left to Commit to complain of. An address that was prepared and not
+// committed is left alone from then on: what keeps its listener from being opened is most likely another process at that
+// port, and clients would come to that one. ListenControl allows to listen without, and Commit then makes it local.
 func (r *Routes) Prepare(ctx context.Context, vips []intercept.VIP) error {
 	defer r.publish()
 	return r.each(func(f *family) error {
 		f.retry()
+		if f.refused > 0 {
+			f.stale = true // the kernel tells nobody of sysctls
+		}
 		addrs := slices.Clone(f.addrs)
+		f.asked = nil
 		for _, v := range vips {
-			if f.serves(v) {
+			if !f.serves(v) {
+				continue
+			}
+			f.asked = append(f.asked, v.Addr)
+			if !f.barren[v.Addr] {
 				addrs = append(addrs, v.Addr)
 			}
 		}
@@ -153,6 +163,7 @@ func (r *Routes) Commit(ctx context.Context, want intercept.State) error {
 		}
 		err := f.removeRest(addrs, r.cidrs())
 		f.addrs, f.committed, f.settled = addrs, err == nil, nil
+		f.barren = without(f.asked, addrs)
 		if err == nil {
 			err = ctx.Err()
 		}

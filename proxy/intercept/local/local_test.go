@@ -1,9 +1,12 @@
 package local
 
 import (
+	"context"
+	"encoding/binary"
 	"errors"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -80,8 +83,8 @@ func TestAddressesOfANetworkOfTheNode(t *testing.T) {
 		assert.Equal(t, map[string]string{"198.18.110.1": "198.18.255.1", "2001:db8:3::77": "2001:db8:ff::1"}, ours(t, node))
 		assert.True(t, verify(t, r), "what is refused is not missed")
 
-		sh(t, node, "echo 1 > /proc/sys/net/ipv4/conf/to-lan/arp_ignore; ip route add 198.18.77.0/24 dev to-lan")
-		assert.False(t, verify(t, r), "now it can be had")
+		sh(t, node, "echo 1 > /proc/sys/net/ipv4/conf/to-lan/arp_ignore")
+		require.NoError(t, r.Prepare(t.Context(), nil), "as each attempt begins")
 		require.NoError(t, r.Commit(t.Context(), want))
 		assert.Contains(t, ours(t, node), "198.18.3.77")
 	})
@@ -303,6 +306,71 @@ func (k *onlyIPv4) try(v6 bool) error {
 		return unix.EOPNOTSUPP
 	}
 	return k.routing.try(v6)
+}
+
+// What the proxy cannot listen for is not made local at each attempt: its clients would come to whoever has the port.
+func TestPreparedInVain(t *testing.T) {
+	t.Parallel()
+	lab.Run(t, func(t *testing.T, node *lab.Host) {
+		r := start(t, testConfig())
+		one, both := state("198.18.110.1"), state("198.18.110.1", "198.18.110.2")
+		vips := []intercept.VIP{both.Bindings[0].VIP, both.Bindings[1].VIP}
+		require.NoError(t, r.Prepare(t.Context(), vips))
+		require.NoError(t, r.Commit(t.Context(), one))
+		for range 2 {
+			before := r.Stats().IPv4.Added
+			require.NoError(t, r.Prepare(t.Context(), vips))
+			assert.NotContains(t, ours(t, node), "198.18.110.2")
+			require.NoError(t, r.Commit(t.Context(), one))
+			assert.Equal(t, before, r.Stats().IPv4.Added)
+		}
+		require.NoError(t, r.Prepare(t.Context(), vips))
+		require.NoError(t, r.Commit(t.Context(), both))
+		assert.Contains(t, ours(t, node), "198.18.110.2")
+		// As new once nobody wants it any more.
+		require.NoError(t, r.Prepare(t.Context(), vips[:1]))
+		require.NoError(t, r.Commit(t.Context(), one))
+		require.NoError(t, r.Prepare(t.Context(), vips))
+		assert.Contains(t, ours(t, node), "198.18.110.2")
+	})
+}
+
+func TestWatch(t *testing.T) {
+	t.Parallel()
+	lab.Run(t, func(t *testing.T, node *lab.Host) {
+		r := start(t, testConfig())
+		ctx, cancel := context.WithCancel(t.Context())
+		noticed, ended := make(chan struct{}, 1), make(chan error, 1)
+		go func() {
+			ended <- r.Watch(ctx, func() {
+				select {
+				case noticed <- struct{}{}:
+				default:
+				}
+			})
+		}()
+		// From some moment on it listens.
+		require.Eventually(t, func() bool {
+			sh(t, node, "ip addr add 198.18.250.1/32 dev to-world; ip addr del 198.18.250.1/32 dev to-world")
+			return len(noticed) > 0
+		}, 10*time.Second, 10*time.Millisecond)
+		cancel()
+		require.NoError(t, <-ended)
+	})
+}
+
+func TestNoticesOfLinkLocalAddresses(t *testing.T) {
+	notice := func(scope byte) []byte {
+		n := binary.NativeEndian.AppendUint32(nil, unix.SizeofNlMsghdr+unix.SizeofIfAddrmsg)
+		n = binary.NativeEndian.AppendUint16(n, unix.RTM_NEWADDR)
+		n = append(n, make([]byte, unix.SizeofNlMsghdr-6)...)
+		return append(n, unix.AF_INET6, 64, 0, scope, 1, 0, 0, 0)
+	}
+	const link, global = unix.RT_SCOPE_LINK, unix.RT_SCOPE_UNIVERSE
+	assert.False(t, concerns(notice(link)))
+	assert.True(t, concerns(notice(global)))
+	assert.True(t, concerns(slices.Concat(notice(link), notice(global))))
+	assert.True(t, concerns(notice(link)[:20]), "what cannot be read may be anything")
 }
 
 func TestNothingIsReadWhileNothingChanges(t *testing.T) {

@@ -7,6 +7,14 @@ type Stats struct {
 	IPv4, IPv6 FamilyStats
 }
 
+// Of returns the part about one family.
+func (s Stats) Of(v6 bool) FamilyStats {
+	if v6 {
+		return s.IPv6
+	}
+	return s.IPv4
+}
+
 // FamilyStats are about one family.
 type FamilyStats struct {
 	Routes         int        // in force
