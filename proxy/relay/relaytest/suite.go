@@ -73,6 +73,7 @@ func Run(t *testing.T, new New) {
 		"AllRefused":                        testAllRefused,
 		"SilentThenGood":                    testSilentThenGood,
 		"LoneSilentRecovers":                testLoneSilentRecovers,
+		"AnswersPastTheBudget":              testAnswersPastTheBudget,
 		"SilentDoesNotBlock":                testSilentDoesNotBlock,
 		"ClientLeaves":                      testClientLeaves,
 		"NothingRetried":                    testNothingRetried,
