@@ -7,6 +7,8 @@ import (
 	"io"
 	"net"
 	"os"
+	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -35,8 +37,9 @@ type faultyBackend struct {
 
 // backendMode is how connections are treated.
 type backendMode struct {
-	resetting, slow atomic.Bool
-	gate            sync.RWMutex // held for writing while nothing is accepted
+	refusal atomic.Pointer[string] // faultReset or faultHangUp, to what is accepted; nil: served
+	slow    atomic.Bool
+	gate    sync.RWMutex // held for writing while nothing is accepted
 }
 
 // pass waits while nothing is accepted.
@@ -73,8 +76,13 @@ func (b *faultyBackend) acceptLoop() {
 			return
 		}
 		p := &patient{Conn: conn}
-		if b.mode.resetting.Load() {
-			p.reset()
+		if fault := b.mode.refusal.Load(); fault != nil {
+			b.ledger.feel(*fault, 1)
+			if *fault == faultReset {
+				p.reset()
+			} else {
+				p.Close()
+			}
 			continue
 		}
 		b.mu.Lock()
@@ -100,7 +108,10 @@ func (b *faultyBackend) serve(p *patient) {
 		b.mu.Unlock()
 		p.Close()
 	}()
-	p.slow.Store(b.mode.slow.Load())
+	if b.mode.slow.Load() {
+		b.ledger.feel(faultSlow, 1)
+		p.slow.Store(true)
+	}
 	if _, err := io.WriteString(p, b.name+"\n"); err != nil {
 		return
 	}
@@ -128,6 +139,11 @@ func (b *faultyBackend) serve(p *patient) {
 	err = b.exchange(p, in, x)
 	if errors.Is(err, errCorrupt) {
 		b.ledger.violate("%s: at backend %s: %v", x.purpose(), b.name, err)
+	}
+	if x.leaves && cutShort(err) {
+		// What it knows of itself is its client's alone to read.
+		b.ledger.judge(&exchange{id: x.id, from: x.from, address: x.address, shape: x.shape, began: x.began, phase: phaseLive, backend: b.name},
+			fmt.Errorf("a client has reset it, and the backend: %w", err))
 	}
 	x.verified <- err
 }
@@ -189,6 +205,25 @@ func (b *faultyBackend) openUDP() {
 }
 
 func (b *faultyBackend) closeUDP() { b.udp.Close() }
+
+// overflows is how many connections there was no room for in the accept queue.
+func (b *faultyBackend) overflows() (n int) {
+	b.t.Helper()
+	require.NoError(b.t, b.host.Do(func() error {
+		text, err := os.ReadFile("/proc/thread-self/net/netstat")
+		if err != nil {
+			return err
+		}
+		names, values, _ := strings.Cut(string(text), "\n")
+		i := slices.Index(strings.Fields(names), "ListenDrops")
+		if f := strings.Fields(values); i > 0 && i < len(f) {
+			n, err = strconv.Atoi(f[i])
+			return err
+		}
+		return fmt.Errorf("no ListenDrops in %q", names)
+	}))
+	return n
+}
 
 // rules adds or removes (-I, -D) rules in the pod's own network.
 func (b *faultyBackend) rules(families []string, operation, chain string, rule ...string) {

@@ -16,6 +16,7 @@ const (
 	faultSilent   = "silent"   // what comes in is dropped; live connections only stall
 	faultVanish   = "vanish"   // connections end and nobody hears of it
 	faultReset    = "reset"    // connections are accepted and reset at once
+	faultHangUp   = "hangup"   // ... and closed at once
 	faultBacklog  = "backlog"  // nothing is accepted and the queue is short
 	faultSlow     = "slow"     // the backend reads slowly: it works
 	faultFDs      = "fds"      // redial is out of file descriptors
@@ -31,7 +32,7 @@ const (
 	faultBroken   = "broken"   // a manifest that cannot be read
 )
 
-var backendFaults = []string{faultRefuse, faultFlap, faultCrash, faultSilent, faultVanish, faultReset, faultBacklog, faultSlow}
+var backendFaults = []string{faultRefuse, faultFlap, faultCrash, faultSilent, faultVanish, faultReset, faultHangUp, faultBacklog, faultSlow}
 
 var faultKinds = append(slices.Clone(backendFaults), faultFDs, faultRestart, faultKill, faultFlush, faultTracking,
 	faultListing, faultScale, faultServices, faultRename, faultPolicy, faultBroken)
