@@ -7,8 +7,6 @@ import (
 	"io"
 	"net"
 	"os"
-	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -205,25 +203,6 @@ func (b *faultyBackend) openUDP() {
 }
 
 func (b *faultyBackend) closeUDP() { b.udp.Close() }
-
-// overflows is how many connections there was no room for in the accept queue.
-func (b *faultyBackend) overflows() (n int) {
-	b.t.Helper()
-	require.NoError(b.t, b.host.Do(func() error {
-		text, err := os.ReadFile("/proc/thread-self/net/netstat")
-		if err != nil {
-			return err
-		}
-		names, values, _ := strings.Cut(string(text), "\n")
-		i := slices.Index(strings.Fields(names), "ListenDrops")
-		if f := strings.Fields(values); i > 0 && i < len(f) {
-			n, err = strconv.Atoi(f[i])
-			return err
-		}
-		return fmt.Errorf("no ListenDrops in %q", names)
-	}))
-	return n
-}
 
 // rules adds or removes (-I, -D) rules in the pod's own network.
 func (b *faultyBackend) rules(families []string, operation, chain string, rule ...string) {

@@ -100,11 +100,14 @@ func (s *trial) stall(e event) {
 	gate := &pod.mode.gate
 	before := pod.overflows()
 	gate.Lock()
+	if e.which == 2 {
+		defer pod.fillQueue()()
+	}
 	for range 3 {
 		s.pace(30)
 	}
+	s.ledger.feel(faultBacklog, pod.overflows()-before+pod.queued())
 	gate.Unlock()
-	s.ledger.feel(faultBacklog, pod.overflows()-before)
 	s.giveBack(e)
 }
 

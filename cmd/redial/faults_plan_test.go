@@ -54,6 +54,8 @@ const (
 	extras     = 4 // other Services
 	flushWays  = 5
 	brokenWays = 2
+	// backlogWays are to let the queue fill by itself, and to have it full at once.
+	backlogWays = 2
 )
 
 // event is one step of a plan. Its fields beyond kind are of those kinds that need them.
@@ -78,6 +80,9 @@ func (e event) String() string {
 			verb = "ends"
 		}
 		s += fmt.Sprintf(" %s at %s %s", verb, podName(e.pod), strings.Join(e.families, "+"))
+		if e.which > 0 {
+			s += fmt.Sprint(e.which)
+		}
 	case e.kind == faultListing:
 		s += fmt.Sprintf(" %s is %s", podName(e.pod), e.listed)
 	case e.which > 0:
@@ -257,6 +262,7 @@ func (p *plan) breakPod(kind string) event {
 		e.families = [][]string{{"4"}, {"6"}, {"4", "6"}}[families]
 	}
 	if kind == faultBacklog {
+		e.which = 1 + p.rng.IntN(backlogWays)
 		return e
 	}
 	p.pods[i].fault, p.pods[i].left, p.pods[i].during = kind, span, e
