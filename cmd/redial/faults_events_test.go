@@ -111,6 +111,9 @@ func (s *trial) stall(e event) {
 	s.giveBack(e)
 }
 
+// shortagePatience is how long a shortage may be without being noticed, on a loaded machine.
+const shortagePatience = 5 * time.Second
+
 // starve leaves redial a few file descriptors for a while that is shorter than its patience with dials. Clients of TCP wait; a
 // datagram for which there is no descriptor is lost, and nothing is left to send it later.
 func (s *trial) starve() {
@@ -123,6 +126,9 @@ func (s *trial) starve() {
 	few := was
 	few.Cur = uint64(countFDs(s.t, s.redial)) + 2
 	require.NoError(s.t, unix.Prlimit(pid, unix.RLIMIT_NOFILE, &few, nil))
+	for began := time.Now(); s.shortages() == before && time.Since(began) < shortagePatience; {
+		s.pace(1)
+	}
 	for range 3 {
 		s.pace(30)
 	}
