@@ -35,8 +35,9 @@ type faultyBackend struct {
 
 // backendMode is how connections are treated.
 type backendMode struct {
-	resetting, slow atomic.Bool
-	gate            sync.RWMutex // held for writing while nothing is accepted
+	refusal atomic.Pointer[string] // faultReset or faultHangUp, to what is accepted; nil: served
+	slow    atomic.Bool
+	gate    sync.RWMutex // held for writing while nothing is accepted
 }
 
 // pass waits while nothing is accepted.
@@ -73,8 +74,13 @@ func (b *faultyBackend) acceptLoop() {
 			return
 		}
 		p := &patient{Conn: conn}
-		if b.mode.resetting.Load() {
-			p.reset()
+		if fault := b.mode.refusal.Load(); fault != nil {
+			b.ledger.feel(*fault, 1)
+			if *fault == faultReset {
+				p.reset()
+			} else {
+				p.Close()
+			}
 			continue
 		}
 		b.mu.Lock()
@@ -100,7 +106,10 @@ func (b *faultyBackend) serve(p *patient) {
 		b.mu.Unlock()
 		p.Close()
 	}()
-	p.slow.Store(b.mode.slow.Load())
+	if b.mode.slow.Load() {
+		b.ledger.feel(faultSlow, 1)
+		p.slow.Store(true)
+	}
 	if _, err := io.WriteString(p, b.name+"\n"); err != nil {
 		return
 	}
@@ -128,6 +137,11 @@ func (b *faultyBackend) serve(p *patient) {
 	err = b.exchange(p, in, x)
 	if errors.Is(err, errCorrupt) {
 		b.ledger.violate("%s: at backend %s: %v", x.purpose(), b.name, err)
+	}
+	if x.leaves && cutShort(err) {
+		// What it knows of itself is its client's alone to read.
+		b.ledger.judge(&exchange{id: x.id, from: x.from, address: x.address, shape: x.shape, began: x.began, phase: phaseLive, backend: b.name},
+			fmt.Errorf("a client has reset it, and the backend: %w", err))
 	}
 	x.verified <- err
 }

@@ -18,6 +18,7 @@ import (
 
 // steady is a client of TCP that opens one connection after the other, each for another purpose.
 type steady struct {
+	idle     bool // its connections are, for most of the time
 	rng      *rand.Rand
 	places   []place
 	registry *registry
@@ -43,16 +44,24 @@ func (c *steady) run() {
 	}
 }
 
-// draw makes up an exchange. Sizes are from 1 B to 1 MB, small ones as often as large ones; of the pings, which last, there are half as many as of each other shape.
+// draw makes up an exchange. Sizes are from 1 B to 1 MB, some up to 8, small ones as often as large ones; of the pings, which
+// last, there are half as many as of each other shape.
 func (c *steady) draw() (*exchange, *lab.Host) {
 	at := c.places[c.rng.IntN(len(c.places))]
-	size := func() int { return int(math.Pow(2, c.rng.Float64()*20)) }
+	most := 20.0
+	if c.rng.IntN(30) == 0 {
+		most = 23
+	}
+	size := func() int { return int(math.Pow(2, c.rng.Float64()*most)) }
 	x := &exchange{
 		from: at.host.Name, address: at.tcp[c.rng.IntN(len(at.tcp))],
 		shape: shapes[c.rng.IntN(2*len(shapes)-1)/2], up: size(), down: size(),
-		waits: c.rng.IntN(2) == 0, slow: c.rng.IntN(10) == 0,
+		waits: c.rng.IntN(2) == 0, slow: c.rng.IntN(10) == 0 && most == 20, leaves: c.rng.IntN(15) == 0,
 	}
-	if x.shape == shapePings {
+	switch {
+	case c.idle:
+		x.shape, x.up, x.down = shapeIdle, 1+c.rng.IntN(3), 0
+	case x.shape == shapePings:
 		x.up, x.down = 1+c.rng.IntN(250), 0
 	}
 	return x, at.host
@@ -72,8 +81,11 @@ func (c *steady) once() {
 	case err != nil:
 		c.ledger.judge(x, err)
 		pause(50 * time.Millisecond)
+	case x.leaves:
+		c.ledger.count("left", 1)
 	default:
 		c.ledger.count("bytes", x.up+x.down)
+		c.ledger.count(x.shape, 1)
 	}
 }
 
@@ -85,6 +97,12 @@ func (c *steady) exchange(x *exchange, host *lab.Host) error {
 	defer conn.Close()
 	p := &patient{Conn: conn, x: x}
 	p.slow.Store(x.slow)
+	if x.leaves {
+		defer p.reset()
+		if c.rng.IntN(4) == 0 {
+			return nil // at once
+		}
+	}
 	if !x.waits {
 		if err := c.begin(p, x); err != nil {
 			return err
@@ -101,6 +119,9 @@ func (c *steady) exchange(x *exchange, host *lab.Host) error {
 		if err := c.begin(p, x); err != nil {
 			return err
 		}
+	}
+	if x.leaves {
+		return send(p, x.id, false, c.rng.IntN(x.up))
 	}
 	if err := c.carryOut(p, in, x); err != nil {
 		return err
@@ -154,9 +175,13 @@ func (c *steady) carryOut(p *patient, in *bufio.Reader, x *exchange) error {
 	}
 }
 
-// ping says up lines, at a pace at which most of them outlive several events.
+// ping says up lines, at a pace at which most of the connections outlive several events.
 func (c *steady) ping(p *patient, in *bufio.Reader, x *exchange) error {
 	for i := range x.up {
+		silence := 20 * time.Millisecond
+		if x.shape == shapeIdle {
+			silence = time.Second + time.Duration(c.rng.IntN(4000))*time.Millisecond
+		}
 		if _, err := fmt.Fprintf(p, "ping %d %d\n", x.id, i); err != nil {
 			return err
 		}
@@ -170,7 +195,7 @@ func (c *steady) ping(p *patient, in *bufio.Reader, x *exchange) error {
 		select {
 		case <-c.end:
 			return nil
-		case <-time.After(20 * time.Millisecond):
+		case <-time.After(silence):
 		}
 	}
 	return nil
@@ -185,7 +210,7 @@ func endOf(err error) error {
 }
 
 // handshakePatience bounds connecting to the proxy, which accepts at once whatever the backends do.
-const handshakePatience = 10 * time.Second
+const handshakePatience = 30 * time.Second
 
 // dialSteady connects. Keep-alive finds soon that a connection was forgotten by connection tracking.
 func dialSteady(from *lab.Host, address string) (conn net.Conn, err error) {

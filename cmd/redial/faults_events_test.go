@@ -2,6 +2,7 @@ package main
 
 import (
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -16,7 +17,9 @@ var bothFamilies = []string{"4", "6"}
 func (s *trial) carryOut(e event) {
 	s.t.Helper()
 	s.ledger.say("%v", e)
-	s.ledger.count("faults", 1)
+	if !e.ends {
+		s.ledger.begin(e.kind)
+	}
 	switch {
 	case e.kind == faultBacklog:
 		s.stall(e)
@@ -41,7 +44,13 @@ func (s *trial) carryOut(e event) {
 	default:
 		s.show()
 	}
+	if !slices.Contains(waysToFeel, e.kind) {
+		s.ledger.feel(e.kind, 1) // redial has done what it asks for
+	}
 }
+
+// waysToFeel are the faults whose effect is counted where it is.
+var waysToFeel = append(slices.Clone(backendFaults), faultFDs, faultFlush, faultTracking)
 
 // takeAway waits, before a pod becomes useless, until no connection is being opened that has begun when those that are
 // left were useless themselves: it may have found that out and not ask them again.
@@ -87,14 +96,23 @@ func (s *trial) breakOrMend(e event) {
 func (s *trial) stall(e event) {
 	s.t.Helper()
 	s.awaitDialsWithout(e.pod)
-	gate := &s.pods[e.pod].mode.gate
+	pod := s.pods[e.pod]
+	gate := &pod.mode.gate
+	before := pod.overflows()
 	gate.Lock()
+	if e.which == 2 {
+		defer pod.fillQueue()()
+	}
 	for range 3 {
 		s.pace(30)
 	}
+	s.ledger.feel(faultBacklog, pod.overflows()-before+pod.queued())
 	gate.Unlock()
 	s.giveBack(e)
 }
+
+// shortagePatience is how long a shortage may be without being noticed, on a loaded machine.
+const shortagePatience = 5 * time.Second
 
 // starve leaves redial a few file descriptors for a while that is shorter than its patience with dials. Clients of TCP wait; a
 // datagram for which there is no descriptor is lost, and nothing is left to send it later.
@@ -104,19 +122,27 @@ func (s *trial) starve() {
 	var was unix.Rlimit
 	require.NoError(s.t, unix.Prlimit(pid, unix.RLIMIT_NOFILE, nil, &was))
 	end := s.ledger.suffer(outage{what: faultFDs, udp: true})
+	before := s.shortages()
 	few := was
 	few.Cur = uint64(countFDs(s.t, s.redial)) + 2
 	require.NoError(s.t, unix.Prlimit(pid, unix.RLIMIT_NOFILE, &few, nil))
+	for began := time.Now(); s.shortages() == before && time.Since(began) < shortagePatience; {
+		s.pace(1)
+	}
 	for range 3 {
 		s.pace(30)
 	}
 	require.NoError(s.t, unix.Prlimit(pid, unix.RLIMIT_NOFILE, &was, nil))
 	s.awaitShown()
 	end()
+	s.ledger.feel(faultFDs, s.shortages()-before)
 	// Before the next time, those that have waited get on: what they may wait for is limited in all.
 	since := time.Now()
 	s.await("connections that waited for descriptors", func() bool { return s.ledger.settled(since) })
 }
+
+// shortages are how often redial has complained of a want of descriptors.
+func (s *trial) shortages() int { return strings.Count(s.redial.log.String(), unix.EMFILE.Error()) }
 
 // restart replaces redial as a rolling update does: the old process serves on until the drain timeout, then the next starts.
 func (s *trial) restart() {
@@ -164,20 +190,20 @@ func (s *trial) flush(way int) {
 		_, err := s.node.Output(args[0], append([]string{"-w"}, args[1:]...)...)
 		require.NoError(s.t, err)
 	}
-	var differ string
+	differ := difference(before, chains(savedRules(s.t, s.node)))
+	if differ != "" {
+		s.ledger.feel(faultFlush, 1)
+	}
 	defer func() {
 		if differ != "" {
 			s.ledger.say("rules are not healed: %s", differ)
 		}
 	}()
 	began := time.Now()
-	for healed := false; !healed; {
-		healed = eventually(func() bool {
-			differ = difference(before, chains(savedRules(s.t, s.node)))
-			return differ == ""
-		})
-		require.True(s.t, healed || time.Since(began) < healPatience, "rules not healed after %s", strings.Join(commands, "; "))
-	}
+	require.True(s.t, s.within(healPatience, func() bool {
+		differ = difference(before, chains(savedRules(s.t, s.node)))
+		return differ == ""
+	}), "rules not healed after %s", strings.Join(commands, "; "))
 	s.ledger.say("healed after %s", time.Since(began).Round(time.Millisecond))
 	s.redial.await("healed rules known", func(st *status) bool { return s.mismatch(st) == "" })
 	end()
@@ -189,6 +215,11 @@ func (s *trial) forget() {
 	s.t.Helper()
 	endOutage := s.ledger.suffer(outage{what: faultTracking, tcp: true, udp: true})
 	endCut := s.ledger.cutOff(cut{what: faultTracking, from: time.Now()})
+	flows, err := s.node.Output("conntrack", "-C")
+	require.NoError(s.t, err)
+	if n, _ := strconv.Atoi(strings.TrimSpace(flows)); n > 0 {
+		s.ledger.feel(faultTracking, n)
+	}
 	for _, family := range []string{"ipv4", "ipv6"} {
 		_, err := s.node.Output("conntrack", "-F", "-f", family)
 		require.NoError(s.t, err)

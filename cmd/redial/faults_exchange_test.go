@@ -11,6 +11,7 @@ import (
 	"net"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 )
 
@@ -26,6 +27,7 @@ const (
 	shapeResponse = "response" // the other way round
 	shapeDuplex   = "duplex"   // both at once
 	shapePings    = "pings"    // lines there and back, for a long time
+	shapeIdle     = "idle"     // the same, with long silences
 )
 
 var shapes = []string{shapeRequest, shapeResponse, shapeDuplex, shapePings}
@@ -40,6 +42,7 @@ type exchange struct {
 	waits    bool // for the greeting before saying anything
 	slow     bool // the client reads slowly
 	udp      bool
+	leaves   bool // the client resets it before all is said
 	began    time.Time
 	phase    string
 	backend  string
@@ -63,7 +66,7 @@ func (x *exchange) String() string {
 
 // purpose is what never changes of an exchange.
 func (x *exchange) purpose() string {
-	return fmt.Sprintf("tcp %d from %s to %s (%s, up %d, down %d, waits %t)", x.id, x.from, x.address, x.shape, x.up, x.down, x.waits)
+	return fmt.Sprintf("tcp %d from %s to %s (%s, up %d, down %d, waits %t, leaves %t)", x.id, x.from, x.address, x.shape, x.up, x.down, x.waits, x.leaves)
 }
 
 // registry is where a backend finds the exchange that a connection belongs to.
@@ -88,6 +91,12 @@ var errCorrupt = errors.New("corrupt")
 
 // errCutShort is an end that looks regular and is not. Only a dead process of redial may leave it, by its kernel.
 var errCutShort = errors.New("ended by a FIN")
+
+// cutShort reports that an exchange has ended so. Whichever of reading and writing comes first is told of a reset; the other
+// then finds what looks like a FIN.
+func cutShort(err error) bool {
+	return errors.Is(err, errCutShort) && !errors.Is(err, syscall.ECONNRESET) && !errors.Is(err, syscall.EPIPE)
+}
 
 // payload is the stream of an exchange in one direction. It is a function of both.
 func payload(id uint64, down bool) io.Reader {

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -20,15 +19,19 @@ type ledger struct {
 	cuts       []cut
 	violations []string
 	counts     map[string]int
+	faults     map[string]toll // by kind
 	noted      map[string]bool // what has been excused since the last line that is no excuse
 	violated   chan struct{}   // closed by the first violation
 }
+
+// toll is how often a fault was there, and how often that was felt: by a packet, a connection, or redial itself.
+type toll struct{ begun, felt int }
 
 // outage is a time in which new connections, or UDP requests, may fail.
 type outage struct {
 	what        string
 	from, until time.Time // zero: not over yet
-	// udp and tcp say whose; silentFirst restricts it to connections in which the client did not wait for the greeting.
+	// udp and tcp say whose; spokenOnly restricts it to connections in which the client did not wait for the greeting.
 	udp, tcp, spokenOnly bool
 }
 
@@ -42,7 +45,7 @@ type cut struct {
 }
 
 func newLedger() *ledger {
-	return &ledger{began: time.Now(), opening: map[uint64]time.Time{}, counts: map[string]int{}, noted: map[string]bool{}, violated: make(chan struct{})}
+	return &ledger{began: time.Now(), opening: map[uint64]time.Time{}, counts: map[string]int{}, faults: map[string]toll{}, noted: map[string]bool{}, violated: make(chan struct{})}
 }
 
 // say notes something for the report of a failure.
@@ -78,6 +81,35 @@ func (l *ledger) counted(what string) int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.counts[what]
+}
+
+func (l *ledger) begin(fault string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	t := l.faults[fault]
+	t.begun++
+	l.faults[fault] = t
+}
+
+func (l *ledger) feel(fault string, n int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	t := l.faults[fault]
+	t.felt += n
+	l.faults[fault] = t
+}
+
+// unfelt are the kinds of faults that were there often and made no difference to anybody.
+func (l *ledger) unfelt() (kinds []string) {
+	const often = 5
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for kind, t := range l.faults {
+		if t.begun >= often && t.felt == 0 {
+			kinds = append(kinds, kind)
+		}
+	}
+	return kinds
 }
 
 // suffer begins an outage. end ends it.
@@ -142,8 +174,11 @@ func (l *ledger) suffered(began time.Time) bool {
 // judge decides whether a failed exchange may have failed.
 func (l *ledger) judge(x *exchange, err error) {
 	l.mu.Lock()
-	// A reset has to stay one: the client must not take it for the end. A killed process leaves its sockets to the kernel.
-	reason := l.excuse(x, errors.Is(err, errCutShort))
+	reason := l.excuse(x, cutShort(err))
+	// Of what a backend accepts and ends at once, each ends no more than one.
+	if t, counted := l.faults[reason]; counted && (reason == faultReset || reason == faultHangUp) && l.counts["excused: "+reason] >= t.felt {
+		reason = ""
+	}
 	if reason != "" {
 		l.counts["excused: "+reason]++
 		if !l.noted[reason] {
@@ -160,11 +195,15 @@ func (l *ledger) judge(x *exchange, err error) {
 	}
 }
 
-// excuse is the first thing that allows an exchange to fail; with killed, only the death of redial counts.
-func (l *ledger) excuse(x *exchange, killed bool) string {
+// excuse is the first thing that allows an exchange to fail. A reset has to stay one: the client must not take it for the
+// end. So a FIN is excused only if a backend has sent it, or the kernel, to which a killed process leaves its sockets.
+func (l *ledger) excuse(x *exchange, fin bool) string {
 	if x.phase == phaseOpening || x.udp {
 		for _, o := range l.outages {
-			if killed && o.what != faultKill || x.udp && !o.udp || !x.udp && !o.tcp || o.spokenOnly && x.waits {
+			if fin && o.what != faultKill && o.what != faultHangUp || x.udp && !o.udp || !x.udp && !o.tcp {
+				continue
+			}
+			if o.spokenOnly && (x.waits || x.progress.Load() == 0) {
 				continue
 			}
 			if o.until.IsZero() || x.began.Before(o.until) {
@@ -174,10 +213,11 @@ func (l *ledger) excuse(x *exchange, killed bool) string {
 	}
 	now := time.Now()
 	for _, c := range l.cuts {
-		if killed && c.what != faultKill {
+		if fin && c.what != faultKill {
 			continue
 		}
-		mine := c.backend == "" || c.backend == x.backend || x.backend == ""
+		// Who waits for the greeting of a backend that crashes is to get another one's.
+		mine := c.backend == "" || c.backend == x.backend || x.backend == "" && !(c.what == faultCrash && x.waits)
 		if mine && !x.udp && now.After(c.from) && (c.before.IsZero() || x.began.Before(c.before)) {
 			return c.what
 		}
@@ -203,6 +243,10 @@ func (l *ledger) summary() string {
 	fmt.Fprintf(&b, "%.1f s:", time.Since(l.began).Seconds())
 	for _, what := range slices.Sorted(maps.Keys(l.counts)) {
 		fmt.Fprintf(&b, " %s %d,", what, l.counts[what])
+	}
+	fmt.Fprint(&b, " faults (and how often they were felt):")
+	for _, kind := range slices.Sorted(maps.Keys(l.faults)) {
+		fmt.Fprintf(&b, " %s %d (%d),", kind, l.faults[kind].begun, l.faults[kind].felt)
 	}
 	return strings.TrimSuffix(b.String(), ",")
 }

@@ -16,6 +16,7 @@ const (
 	faultSilent   = "silent"   // what comes in is dropped; live connections only stall
 	faultVanish   = "vanish"   // connections end and nobody hears of it
 	faultReset    = "reset"    // connections are accepted and reset at once
+	faultHangUp   = "hangup"   // ... and closed at once
 	faultBacklog  = "backlog"  // nothing is accepted and the queue is short
 	faultSlow     = "slow"     // the backend reads slowly: it works
 	faultFDs      = "fds"      // redial is out of file descriptors
@@ -31,7 +32,7 @@ const (
 	faultBroken   = "broken"   // a manifest that cannot be read
 )
 
-var backendFaults = []string{faultRefuse, faultFlap, faultCrash, faultSilent, faultVanish, faultReset, faultBacklog, faultSlow}
+var backendFaults = []string{faultRefuse, faultFlap, faultCrash, faultSilent, faultVanish, faultReset, faultHangUp, faultBacklog, faultSlow}
 
 var faultKinds = append(slices.Clone(backendFaults), faultFDs, faultRestart, faultKill, faultFlush, faultTracking,
 	faultListing, faultScale, faultServices, faultRename, faultPolicy, faultBroken)
@@ -53,6 +54,8 @@ const (
 	extras     = 4 // other Services
 	flushWays  = 5
 	brokenWays = 2
+	// backlogWays are to let the queue fill by itself, and to have it full at once.
+	backlogWays = 2
 )
 
 // event is one step of a plan. Its fields beyond kind are of those kinds that need them.
@@ -77,6 +80,9 @@ func (e event) String() string {
 			verb = "ends"
 		}
 		s += fmt.Sprintf(" %s at %s %s", verb, podName(e.pod), strings.Join(e.families, "+"))
+		if e.which > 0 {
+			s += fmt.Sprint(e.which)
+		}
 	case e.kind == faultListing:
 		s += fmt.Sprintf(" %s is %s", podName(e.pod), e.listed)
 	case e.which > 0:
@@ -256,6 +262,7 @@ func (p *plan) breakPod(kind string) event {
 		e.families = [][]string{{"4"}, {"6"}, {"4", "6"}}[families]
 	}
 	if kind == faultBacklog {
+		e.which = 1 + p.rng.IntN(backlogWays)
 		return e
 	}
 	p.pods[i].fault, p.pods[i].left, p.pods[i].during = kind, span, e

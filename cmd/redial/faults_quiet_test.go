@@ -18,48 +18,57 @@ import (
 // footprint is what a process holds on to.
 type footprint struct {
 	fds, goroutines, heapMiB int
+	open                     []string
 }
 
-var (
-	metricGoroutines = regexp.MustCompile(`(?m)^go_goroutines (\S+)$`)
-	metricHeap       = regexp.MustCompile(`(?m)^go_memstats_heap_inuse_bytes (\S+)$`)
-)
+// get asks redial's HTTP server.
+func (s *trial) get(path string) string {
+	s.t.Helper()
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	var resp *http.Response
+	s.await("metrics served", func() bool { // not at once where the port was another process's
+		var err error
+		resp, err = client.Get("http://127.0.0.1:10249" + path)
+		return err == nil
+	})
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	require.NoError(s.t, err)
+	return string(body)
+}
+
+// metric finds one without labels.
+func (s *trial) metric(name, text string) int {
+	s.t.Helper()
+	found := regexp.MustCompile(`(?m)^` + name + ` (\S+)$`).FindStringSubmatch(text)
+	require.NotNil(s.t, found, "%v", name)
+	f, err := strconv.ParseFloat(found[1], 64)
+	require.NoError(s.t, err)
+	return int(f)
+}
 
 // footprint collects garbage first; twice, since pools outlive the first time.
 func (s *trial) footprint() footprint {
 	s.t.Helper()
-	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
-	get := func(path string) string {
-		var resp *http.Response
-		s.await("metrics served", func() bool { // not at once where the port was another process's
-			var err error
-			resp, err = client.Get("http://127.0.0.1:10249" + path)
-			return err == nil
-		})
-		defer resp.Body.Close()
-		body, err := io.ReadAll(resp.Body)
-		require.NoError(s.t, err)
-		return string(body)
-	}
-	number := func(metric *regexp.Regexp, text string) int {
-		found := metric.FindStringSubmatch(text)
-		require.NotNil(s.t, found, "%v", metric)
-		f, err := strconv.ParseFloat(found[1], 64)
-		require.NoError(s.t, err)
-		return int(f)
-	}
-	get("/debug/pprof/heap?gc=1")
-	get("/debug/pprof/heap?gc=1")
-	text := get("/metrics")
-	return footprint{countFDs(s.t, s.redial), number(metricGoroutines, text), number(metricHeap, text) >> 20}
+	s.get("/debug/pprof/heap?gc=1")
+	s.get("/debug/pprof/heap?gc=1")
+	text, open := s.get("/metrics"), s.descriptors()
+	return footprint{len(open), s.metric("go_goroutines", text), s.metric("go_memstats_heap_inuse_bytes", text) >> 20, open}
 }
 
-// descriptors lists what redial has open.
+// descriptors lists what redial has open, sockets with their addresses and states.
 func (s *trial) descriptors() (open []string) {
-	dir := fmt.Sprintf("/proc/%d/fd/", s.redial.cmd.Process.Pid)
+	pid := s.redial.cmd.Process.Pid
+	dir := fmt.Sprintf("/proc/%d/fd/", pid)
 	entries, _ := os.ReadDir(dir)
+	sockets, _ := s.node.Output("ss", "-HOanp")
 	for _, e := range entries {
 		to, _ := os.Readlink(dir + e.Name())
+		for line := range strings.Lines(sockets) {
+			if strings.Contains(line, fmt.Sprintf("pid=%d,fd=%s)", pid, e.Name())) {
+				to = strings.Join(strings.Fields(line)[:6], " ")
+			}
+		}
 		open = append(open, to)
 	}
 	slices.Sort(open)
@@ -82,27 +91,34 @@ func (s *trial) settle(before footprint) {
 	s.clients.Wait()
 	s.ledger.say("clients have ended")
 	s.awaitShown()
-	s.redial.await("every connection and session over", func(st *status) bool {
-		return s.activeNow(st) == 0
+	// Clients of this node over IPv6 may have been left without a reset when connection tracking was emptied: the kernel
+	// sends that of an address of another interface to ::1 out of that interface (tcp_v6_send_response). redial gives them
+	// up when they have not answered for long enough. Those of closed frontends are in no status.
+	s.await("every connection and session over", func() bool {
+		text := s.get("/metrics")
+		return s.metric("redial_connections_active", text)+s.metric("redial_udp_sessions_active", text)+heldBy(s.redial.status()) == 0
 	})
 	s.checkCounters(s.redial.status())
+	for _, kind := range s.ledger.unfelt() {
+		s.ledger.violate("a fault that nothing has felt: %s", kind)
+	}
 	after := footprint{}
 	if !eventually(func() bool {
 		after = s.footprint()
 		return after.fds <= before.fds+spareFDs && after.goroutines <= before.goroutines+spareGoroutines && after.heapMiB <= before.heapMiB+spareMiB
 	}) {
-		s.ledger.violate("held when quiet: %+v, and before anything happened: %+v; descriptors: %v", after, before, s.descriptors())
+		s.ledger.violate("held when quiet: %+v,\nand before anything happened: %+v", after, before)
 	}
 	s.checkRules()
 }
 
-func (s *trial) activeNow(st *status) (active int64) {
+// heldBy is what backends are charged with.
+func heldBy(st *status) (active int) {
 	for _, svc := range st.Services {
 		for _, p := range svc.Ports {
 			for _, f := range p.Fronts {
-				active += f.Stats.Active
 				for _, b := range f.Backends {
-					active += b.Active
+					active += int(b.Active)
 				}
 			}
 		}
@@ -124,7 +140,7 @@ func (s *trial) checkCounters(st *status) {
 		for _, p := range svc.Ports {
 			for _, f := range p.Fronts {
 				c := f.Stats
-				if p.Protocol == "TCP" && c.Accepted != c.Connected+c.Failed+c.NoBackend+c.Abandoned {
+				if p.Protocol == "TCP" && c.Accepted != c.Connected+c.Failed+c.NoBackend+c.Abandoned+c.Limited {
 					s.ledger.violate("%s %s %s: connections are not accounted for: %+v", svc.Name, p.Name, f.Family, c)
 				}
 				if svc.Name == "web" && c.Failed > 0 {

@@ -31,7 +31,7 @@ const (
 // and a slow machine needs some of them to come to rest.
 const (
 	roundTime    = time.Minute
-	faultClients = 8
+	faultClients = 10
 )
 
 // TestFaults drives faults, at random, against steady clients. As long as one backend works no client may fail, no byte may

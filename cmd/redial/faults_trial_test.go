@@ -38,7 +38,7 @@ const faultDrain = 4 * time.Second
 
 var faultFlags = []string{
 	"--node-name=node", "--iptables-sync-period=1s", "--udp-timeout=2s", "--tcp-keepalive=1s", "--tcp-user-timeout=30s",
-	"--drain-timeout=" + faultDrain.String(), "--dial-timeout=10s", "--metrics-bind-address=127.0.0.1:10249", "--profiling",
+	"--drain-timeout=" + faultDrain.String(), "--dial-timeout=20s", "--metrics-bind-address=127.0.0.1:10249", "--profiling",
 }
 
 // The Services' addresses.
@@ -147,7 +147,7 @@ func (s *trial) slice(family, ports string, address func(int) string) string {
 func (s *trial) startClients(seed uint64, n int) {
 	for i := range n {
 		rng := rand.New(rand.NewPCG(seed, uint64(i)))
-		c := &steady{rng: rng, places: s.places, registry: &s.registry, ledger: s.ledger, end: s.end}
+		c := &steady{idle: i%5 == 4, rng: rng, places: s.places, registry: &s.registry, ledger: s.ledger, end: s.end}
 		s.clients.Go(c.run)
 	}
 	for i := range (n + 1) / 2 {
@@ -160,7 +160,19 @@ func (s *trial) startClients(seed uint64, n int) {
 // await waits for a fact that no status tells.
 func (s *trial) await(what string, fact func() bool) {
 	s.t.Helper()
-	require.True(s.t, eventually(fact), "not in time: %s", what)
+	require.True(s.t, s.within(slowPatience, fact), "not in time: %s", what)
+}
+
+// slowPatience is for what takes as long as a timeout of redial's or of the clients', on a loaded machine.
+const slowPatience = 90 * time.Second
+
+func (s *trial) within(patience time.Duration, fact func() bool) bool {
+	for began := time.Now(); !eventually(fact); {
+		if time.Since(began) > patience {
+			return false
+		}
+	}
+	return true
 }
 
 // pace waits until some more connections were made, or are not in a while, since a fault may keep them all waiting.

@@ -204,7 +204,7 @@ func (n *node) drain(failed context.Context) {
 	deadline := time.After(n.opts.drainTimeout)
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
-	for n.relay.Totals().TCP.Active > 0 {
+	for !n.relay.CloseIdle() {
 		select {
 		case <-tick.C:
 		case <-deadline:

@@ -170,6 +170,10 @@ func (a *acceptor) accept() {
 	if a.queued || a.waiting != nil || a.timer.set || a.slot < 0 {
 		return
 	}
+	if a.loop.paused {
+		a.loop.held = append(a.loop.held, a)
+		return
+	}
 	defer a.loop.contain()
 	for range acceptBatch {
 		if !a.mayAccept() {

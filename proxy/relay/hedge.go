@@ -51,7 +51,9 @@ func (c *conn) overdue() {
 	}
 	switch {
 	case dialOver(c.backend.fd) || s.rival.flying && dialOver(s.rival.end.fd):
-		c.wake(tick) // the loop is late, not the backend: the event is on its way
+		// The loop is late, not the backend: the event is on its way. It comes between two turns, so the timer must not be due
+		// in this one, whatever is left of the budget.
+		c.loop.wheel.set(&c.timer, c.loop.now+tick)
 	case c.over():
 		c.tryOther(os.ErrDeadlineExceeded)
 	case s.rival.flying && c.loop.now-s.rival.began < s.patience:

@@ -49,7 +49,7 @@ func threadTime() time.Duration {
 
 // relief returns a loop that rests while lp is overloaded, or nil. The caller has to give it something to do.
 func (lp *tcpLoop) relief() *tcpLoop {
-	if lp.draining || !lp.overloaded() {
+	if lp.paused || !lp.overloaded() {
 		return nil
 	}
 	loops := lp.peers

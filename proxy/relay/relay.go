@@ -1,13 +1,10 @@
 package relay
 
 import (
-	"context"
 	"errors"
 	"io"
-	"maps"
 	"net/netip"
 	"runtime"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -137,9 +134,10 @@ type Relay struct {
 	bound        int // listening sockets
 	maxListeners int
 	listeners    map[*Listener]struct{}
+	leaving      map[*Listener]struct{} // closed, and their connections go on
 	shared       map[*SharedListener]struct{}
 	udpListeners map[*UDPListener]struct{}
-	retired      Totals // of listeners that are no more
+	retired      Totals // of listeners that are no more, and their connections neither
 	tcpLoops     []*tcpLoop
 	nextTCPLoop  int
 	loops        []*udpLoop
@@ -160,6 +158,7 @@ func New(cfg Config) *Relay {
 		udp:          udpBudget{max: int64(sessions)},
 		maxListeners: (cfg.MaxFDs - sessions) / 2 / fdsPerConnection,
 		listeners:    map[*Listener]struct{}{},
+		leaving:      map[*Listener]struct{}{},
 		shared:       map[*SharedListener]struct{}{},
 		udpListeners: map[*UDPListener]struct{}{},
 	}
@@ -170,40 +169,6 @@ var ErrShutdown = errors.New("the relay is shutting down")
 
 // clock is the time of timers.
 func (r *Relay) clock() time.Duration { return time.Since(r.born) }
-
-// Shutdown stops accepting on every TCP listener and waits until the last connection has ended. When ctx ends first, it
-// resets those that are left and returns how many there were. UDP, which has no end to wait for, is relayed until then.
-func (r *Relay) Shutdown(ctx context.Context) (cut int) {
-	defer r.stopLoops()
-	r.mu.Lock()
-	r.closed = true
-	listeners, shared := slices.Collect(maps.Keys(r.listeners)), slices.Collect(maps.Keys(r.shared))
-	loops := r.tcpLoops
-	r.mu.Unlock()
-	for _, s := range shared {
-		s.Close()
-	}
-	// All at once, since there may be tens of thousands.
-	for _, l := range listeners {
-		l.shut()
-	}
-	for _, l := range listeners {
-		<-l.closed()
-	}
-	// First none gives connections away any more; then those that were on their way have arrived.
-	for _, lp := range loops {
-		lp.ask(func() { lp.draining = true })
-	}
-	for _, lp := range loops {
-		select {
-		case <-lp.drain():
-			continue
-		case <-ctx.Done():
-		}
-		lp.ask(func() { cut += lp.cut() })
-	}
-	return cut
-}
 
 // tcpLoop returns the event loop for the next TCP listener, and how many there are, which begin with the
 // first listener.
@@ -266,42 +231,6 @@ func (r *Relay) largestUDP(l *UDPListener) *UDPListener {
 	return l
 }
 
-func (r *Relay) stopLoops() {
-	r.mu.Lock()
-	loops, tcpLoops := r.loops, r.tcpLoops
-	r.mu.Unlock()
-	for _, lp := range loops {
-		lp.stop()
-	}
-	for _, lp := range tcpLoops {
-		lp.stop()
-	}
-	r.looping.Wait()
-}
-
-// Totals are the counters of all listeners there have been.
-type Totals struct {
-	TCP Stats `json:"tcp"`
-	UDP Stats `json:"udp"`
-}
-
-// Totals adds up all listeners, those that have been closed included, so that no count is ever less than before.
-func (r *Relay) Totals() Totals {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	t := r.retired
-	for l := range r.listeners {
-		t.TCP = t.TCP.Add(l.Stats())
-	}
-	for s := range r.shared {
-		t.TCP = t.TCP.Add(s.Stats())
-	}
-	for l := range r.udpListeners {
-		t.UDP = t.UDP.Add(l.Stats())
-	}
-	return t
-}
-
 func (r *Relay) add(l *Listener) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -310,13 +239,6 @@ func (r *Relay) add(l *Listener) error {
 	}
 	r.listeners[l] = struct{}{}
 	return nil
-}
-
-func (r *Relay) remove(l *Listener) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	delete(r.listeners, l)
-	r.retired.TCP = r.retired.TCP.Add(l.Stats().ended())
 }
 
 // Loops returns how many event loops there are for each protocol once they are needed.

@@ -37,8 +37,9 @@ type tcpLoop struct {
 	ended    chan struct{}
 	done     bool // stop was answered
 
-	draining bool          // no connection may be given to another loop any more
-	idle     chan struct{} // closed when draining and without connections; nil: nobody waits
+	paused bool          // no connection may begin or be given to another loop
+	held   []*acceptor   // those that would have accepted meanwhile
+	idle   chan struct{} // closed when paused and without connections; nil: nobody waits
 
 	load    load
 	resting atomic.Bool // waiting for events; read, and cleared, by other loops
@@ -167,8 +168,7 @@ func (lp *tcpLoop) cut() (n int) {
 	return n
 }
 
-// drain closes the returned channel when the last connection has ended. Every loop must have been told not to give
-// connections away before.
+// drain closes the returned channel when the last connection has ended. Every loop must have been told to pause before.
 func (lp *tcpLoop) drain() <-chan struct{} {
 	idle := make(chan struct{})
 	if !lp.do(func() { lp.idle = idle }) {

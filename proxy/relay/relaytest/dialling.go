@@ -4,6 +4,7 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -30,7 +31,7 @@ func silentBackend(t *testing.T) (netip.AddrPort, func()) {
 	require.NoError(t, err)
 	t.Cleanup(func() { filler.Close(); unix.Close(fd) })
 	return addr, func() {
-		unix.Listen(fd, 128)
+		unix.Listen(fd, unix.SOMAXCONN)
 	}
 }
 
@@ -82,6 +83,31 @@ func testLoneSilentRecovers(t *testing.T, new New) {
 		}
 	}
 	assert.Equal(t, 1, refusals, "a refusal is final: %v", picks)
+}
+
+// A loop that was held up comes to know late, and piece by piece, of the answers that came in time and of those that did
+// not.
+func testAnswersPastTheBudget(t *testing.T, new New) {
+	const clients, budget = 400, 2 * time.Second // the second SYN comes after one
+	silent, wake := silentBackend(t)
+	b := balance(silent)
+	_, l := start(t, new, relay.Config{TryTimeout: time.Hour, DialTimeout: budget}, b)
+	for range clients {
+		dial(t, l)
+	}
+	eventually(t, func() bool { return len(b.picked()) == clients }, "the dials")
+	over, held := make(chan struct{}), make(chan struct{})
+	b.mu.Lock()
+	b.backends = []netip.AddrPort{backend(t, echo)}
+	b.onPick = sync.OnceFunc(func() { close(held); <-over })
+	b.mu.Unlock()
+	next := dial(t, l)
+	waitFor(t, held, "the loop to be held up")
+	wake()
+	<-time.After(budget)
+	close(over)
+	roundTrip(t, next, "and all goes on")
+	eventually(t, func() bool { s := l.Stats(); return s.Connected+s.Failed == clients+1 }, "all dials to end")
 }
 
 // Connections to the silent backend wait, all the others go through.

@@ -42,7 +42,9 @@ type TCPListener interface {
 
 // Engine is the relay under test.
 type Engine interface {
+	CloseIdle() bool
 	Shutdown(context.Context) int
+	Totals() relay.Totals
 }
 
 // Listen opens a listener on an engine. It exists because methods returning different listener types cannot satisfy one
@@ -73,6 +75,7 @@ func Run(t *testing.T, new New) {
 		"AllRefused":                        testAllRefused,
 		"SilentThenGood":                    testSilentThenGood,
 		"LoneSilentRecovers":                testLoneSilentRecovers,
+		"AnswersPastTheBudget":              testAnswersPastTheBudget,
 		"SilentDoesNotBlock":                testSilentDoesNotBlock,
 		"ClientLeaves":                      testClientLeaves,
 		"NothingRetried":                    testNothingRetried,
@@ -80,6 +83,9 @@ func Run(t *testing.T, new New) {
 		"Refusing":                          testRefusing,
 		"RefusingKeepsPort":                 testRefusingKeepsPort,
 		"CloseKeepsLive":                    testCloseKeepsLive,
+		"CloseKeepsCounting":                testCloseKeepsCounting,
+		"CloseIdle":                         testCloseIdle,
+		"CloseIdleBesideClients":            testCloseIdleBesideClients,
 		"ShutdownWaits":                     testShutdownWaits,
 		"ShutdownCuts":                      testShutdownCuts,
 		"ShutdownCutsDials":                 testShutdownCutsDials,
