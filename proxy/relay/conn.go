@@ -56,6 +56,7 @@ type conn struct {
 	lasting    bool // lastingAfter has passed
 	halfClosed bool // one direction has ended and the other goes on under HalfCloseTimeout
 	queued     bool // in loop.more
+	adopted    bool // from another loop, and no event since
 	rested     bool // the last byte was the backend's, or there was none yet
 	broken     bool // either peer reset its connection or vanished
 	expired    bool // HalfCloseTimeout ended the connection

@@ -74,9 +74,13 @@ func (lp *tcpLoop) place(l *Listener, fd int, client netip.Addr, waited bool) {
 }
 
 // giveAway moves an established connection to a loop that rests, if there is one and it is time, and returns true if it
-// has.
+// has. One that has just come works first, or two loops that rest could pass it to and fro.
 func (c *conn) giveAway() bool {
 	lp := c.loop
+	if c.adopted {
+		c.adopted = false
+		return false
+	}
 	if c.state != relaying || c.queued || lp.now-lp.load.gaveAt < lp.relay.restless {
 		return false
 	}
@@ -100,7 +104,7 @@ func (c *conn) giveAway() bool {
 
 // adopt takes an established connection in. What is ready makes an event now, as it does whenever a socket is added.
 func (lp *tcpLoop) adopt(c *conn) {
-	c.loop = lp
+	c.loop, c.adopted = lp, true
 	c.countIn(c.listener.countersOf(lp))
 	lp.live++
 	defer c.contain()
