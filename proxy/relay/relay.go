@@ -111,6 +111,8 @@ const fdsPerConnection = 2
 type Relay struct {
 	cfg  Config
 	born time.Time // origin of the loops' clock
+	// clock is the time of timers, since then. Tests put it forward.
+	clock func() time.Duration
 	// restless is how long a loop has to be busy before it may give connections away; 0: it always may.
 	restless time.Duration
 	fds      *semaphore.Weighted
@@ -137,9 +139,11 @@ func New(cfg Config) *Relay {
 	cfg = cfg.withDefaults()
 	// Each session takes a local port for whatever backend, and resolvers on the node need some too (udp_lib_get_port).
 	sessions := min(cfg.MaxFDs/4, ephemeralPorts()*3/4)
+	born := time.Now()
 	return &Relay{
 		cfg:          cfg,
-		born:         time.Now(),
+		born:         born,
+		clock:        func() time.Duration { return time.Since(born) },
 		restless:     10 * time.Millisecond,
 		fds:          semaphore.NewWeighted(int64(cfg.MaxFDs - sessions)),
 		udp:          udpBudget{max: int64(sessions)},
@@ -151,9 +155,6 @@ func New(cfg Config) *Relay {
 
 // ErrShutdown is returned by Listen after Shutdown.
 var ErrShutdown = errors.New("the relay is shutting down")
-
-// clock is the time of timers.
-func (r *Relay) clock() time.Duration { return time.Since(r.born) }
 
 // Shutdown stops accepting on every TCP listener and waits until the last connection has ended. When ctx ends first, it
 // resets those that are left and returns how many there were. UDP, which has no end to wait for, is relayed until then.

@@ -141,7 +141,7 @@ func (lp *tcpLoop) arm() {
 		return
 	}
 	lp.armed = at
-	lp.file.SetReadDeadline(lp.relay.born.Add(at))
+	lp.file.SetReadDeadline(time.Now().Add(at - lp.relay.clock()))
 }
 
 // bury gives the records of ended connections back.

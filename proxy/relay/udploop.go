@@ -45,14 +45,17 @@ func (lp *udpLoop) run() {
 	defer close(lp.ended)
 	for !lp.done {
 		if lp.tickAt.IsZero() && lp.live > 0 {
-			lp.tickAt = time.Now().Add(lp.tick())
-			lp.file.SetReadDeadline(lp.tickAt)
+			lp.look()
+			lp.tickAt = lp.now.Add(lp.tick())
+			lp.file.SetReadDeadline(time.Now().Add(lp.tick()))
 		}
-		if err := lp.raw.Read(lp.turns); err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
+		err := lp.raw.Read(lp.turns)
+		late := errors.Is(err, os.ErrDeadlineExceeded)
+		if err != nil && !late {
 			lp.relay.cfg.Log.WithError(err).Error("event loop failed, UDP is not relayed any more")
 			break
 		}
-		if lp.now = time.Now(); lp.tickIsDue() {
+		if lp.look(); late || lp.tickIsDue() {
 			lp.tickAt = time.Time{}
 			lp.file.SetReadDeadline(time.Time{})
 			lp.expire()
@@ -75,7 +78,7 @@ func (lp *udpLoop) turns(uintptr) bool {
 		if errno != 0 || n == 0 {
 			return errno != 0
 		}
-		lp.now = time.Now()
+		lp.look()
 		drained := n < len(lp.events)
 		for i := range n {
 			if !lp.handle(&lp.events[i]) {
@@ -142,6 +145,9 @@ func (lp *udpLoop) call(f func()) {
 func (lp *udpLoop) stop() {
 	lp.do(func() { lp.done = true })
 }
+
+// look looks at the clock.
+func (lp *udpLoop) look() { lp.now = lp.relay.born.Add(lp.relay.clock()) }
 
 // tickIsDue is asked also while there is no end of events, when nobody waits and no deadline passes.
 func (lp *udpLoop) tickIsDue() bool { return !lp.tickAt.IsZero() && !lp.now.Before(lp.tickAt) }
