@@ -19,8 +19,9 @@ import (
 
 // steady is a UDP client that keeps its port and never stops sending, so that its flow never expires.
 type steady struct {
-	t    *testing.T
-	conn net.Conn
+	t         *testing.T
+	conn      net.Conn
+	questions int
 }
 
 func newSteady(t *testing.T, from *lab.Host, to intercept.VIP) *steady {
@@ -34,13 +35,19 @@ func newSteady(t *testing.T, from *lab.Host, to intercept.VIP) *steady {
 	return s
 }
 
-// ask returns the answer, "" if there is none for a while.
+// ask returns the answer, "" if there is none for a while. Late ones to earlier questions do not count.
 func (s *steady) ask() string {
+	s.questions++
+	number := fmt.Sprintf(" #%d", s.questions)
 	s.conn.SetDeadline(time.Now().Add(briefly))
-	s.conn.Write([]byte("?"))
-	buf := make([]byte, 100)
-	n, _ := s.conn.Read(buf)
-	return string(buf[:n])
+	s.conn.Write([]byte("?" + number))
+	for {
+		buf := make([]byte, 100)
+		n, err := s.conn.Read(buf)
+		if answer, ours := strings.CutSuffix(string(buf[:n]), number); err != nil || ours {
+			return answer
+		}
+	}
 }
 
 func (s *steady) eventually(want string) {
@@ -86,7 +93,7 @@ func TestFlowOlderThanItsRule(t *testing.T) {
 				require.Eventually(t, func() bool {
 					require.Equal(t, "", client.ask())
 					return len(flowIDs(t, node, c.family, 5353)) > 0
-				}, 10*time.Second, time.Millisecond, "the flow is tracked, and without translation")
+				}, patience, time.Millisecond, "the flow is tracked, and without translation")
 
 				r := start(t, testConfig(ModeNFT))
 				require.NoError(t, r.Commit(t.Context(), intercept.State{Bindings: []intercept.Binding{udpBinding(v, 61053)}}))
@@ -115,7 +122,7 @@ func TestConnectionOlderThanItsRule(t *testing.T) {
 				connected := make(chan error, 1)
 				go func() {
 					connected <- pod.Do(func() error {
-						conn, err := net.DialTimeout("tcp", netip.AddrPortFrom(v.Addr, v.Port).String(), 20*time.Second)
+						conn, err := net.DialTimeout("tcp", netip.AddrPortFrom(v.Addr, v.Port).String(), 2*patience)
 						if err == nil {
 							conn.Close()
 						}
@@ -125,7 +132,7 @@ func TestConnectionOlderThanItsRule(t *testing.T) {
 				require.Eventually(t, func() bool {
 					out, err := node.Output("conntrack", "-L", "-f", c.family, "-p", "tcp", "--dport", "5353")
 					return err == nil && strings.Contains(out, "UNREPLIED")
-				}, 10*time.Second, time.Millisecond, "the SYN is tracked, and without translation")
+				}, patience, time.Millisecond, "the SYN is tracked, and without translation")
 
 				r := start(t, testConfig(ModeNFT))
 				require.NoError(t, r.Commit(t.Context(), intercept.State{Bindings: []intercept.Binding{
@@ -178,10 +185,11 @@ func TestRightFlowsAreLeftAlone(t *testing.T) {
 		transit := newSteady(t, pod, vip("198.18.2.2", 30053, intercept.UDP)) // a NodePort's number, on another host
 		transit.ask()
 		_ = other
-		before := flowIDs(t, node, "ipv4", 53)
-		require.Len(t, strings.Fields(before), 3)
-		passing := flowIDs(t, node, "ipv4", 30053)
-		require.Len(t, strings.Fields(passing), 1)
+		var before, passing string
+		require.Eventually(t, func() bool {
+			before, passing = flowIDs(t, node, "ipv4", 53), flowIDs(t, node, "ipv4", 30053)
+			return len(strings.Fields(before)) == 3 && len(strings.Fields(passing)) == 1
+		}, patience, time.Millisecond)
 
 		require.NoError(t, r.Commit(t.Context(), intercept.State{Bindings: []intercept.Binding{udpBinding(kept, 61053), udpBinding(changed, 61054), udpBinding(nodePort, 61054)}}))
 		after := flowIDs(t, node, "ipv4", 53)

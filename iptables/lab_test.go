@@ -184,11 +184,11 @@ func wantDestination(network, _ string, raw syscall.RawConn) error {
 	}), err)
 }
 
-// answerDatagrams sends the answer from the address that the datagram came to, or it would not be translated back.
+// answerDatagrams answers "?" and whatever follows with the port and that. It sends the answer from the address that the datagram came to, or it would not be translated back.
 func answerDatagrams(conn *net.UDPConn, port uint16) {
 	buf, oob := make([]byte, 100), make([]byte, 100)
 	for {
-		_, n, _, from, err := conn.ReadMsgUDPAddrPort(buf, oob)
+		size, n, _, from, err := conn.ReadMsgUDPAddrPort(buf, oob)
 		if err != nil {
 			return
 		}
@@ -202,13 +202,14 @@ func answerDatagrams(conn *net.UDPConn, port uint16) {
 		} else {
 			control = unix.PktInfo6(&unix.Inet6Pktinfo{Addr: [16]byte(info[:16])})
 		}
-		conn.WriteMsgUDPAddrPort(fmt.Appendf(nil, "udp %d", port), control, from)
+		_, number, _ := strings.Cut(string(buf[:size]), "?")
+		conn.WriteMsgUDPAddrPort(fmt.Appendf(nil, "udp %d%s", port, number), control, from)
 	}
 }
 
 // An answer may take long on a busy machine. What must not come is not waited for as long.
 const (
-	patience = 5 * time.Second
+	patience = 30 * time.Second
 	briefly  = 400 * time.Millisecond
 )
 

@@ -177,7 +177,7 @@ func TestWaitsForTheLock(t *testing.T) {
 		release := holdLock(t)
 		done := make(chan error, 1)
 		go func() { done <- r.Commit(context.Background(), intercept.State{Bindings: everyKind()}) }()
-		require.Eventually(t, func() bool { return waiters(t) > 0 }, 10*time.Second, 5*time.Millisecond)
+		require.Eventually(t, func() bool { return waiters(t) > 0 }, patience, 5*time.Millisecond)
 		select {
 		case err := <-done:
 			require.Fail(t, "did not wait", "%v", err)

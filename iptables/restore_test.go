@@ -62,7 +62,7 @@ func TestChangesAddUp(t *testing.T) {
 		name    string
 		every   int // restore that fails
 		changes int
-	}{{"all succeed", 0, 20}, {"every second restore fails", 2, 100}} {
+	}{{"all succeed", 0, 20}, {"every second restore fails", 2, 40}} {
 		t.Run(c.name, func(t *testing.T) {
 			inModes(t, func(t *testing.T, node *lab.Host, mode Mode) {
 				s := newSpy()
@@ -75,7 +75,7 @@ func TestChangesAddUp(t *testing.T) {
 					return ""
 				}
 				random := rand.New(rand.NewPCG(1, 2))
-				pool := append(randomBindings(random, 80, false), randomBindings(random, 80, true)...)
+				pool := append(randomBindings(random, 40, false), randomBindings(random, 40, true)...)
 				var now intercept.State
 				for range c.changes {
 					now.Bindings = now.Bindings[:0]

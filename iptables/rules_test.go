@@ -149,7 +149,7 @@ func TestTreeReachesEveryVIP(t *testing.T) {
 func TestTreeIsShallow(t *testing.T) {
 	// Four nibbles of address: four chains of at most 16 rules, and the two at the hook.
 	requireReachable(t, manyServices(30000, false), 4*fanout+4)
-	requireReachable(t, manyServices(30000, true), 4*fanout+4)
+	requireReachable(t, manyServices(5000, true), 4*fanout+4)
 	var nodePorts []intercept.Binding
 	for port := range uint16(2768) {
 		nodePorts = append(nodePorts, bind("*4", 30000+port, intercept.TCP, 1+port, "x"), bind("*4", 30000+port, intercept.UDP, 5000+port, "x"))

@@ -81,15 +81,15 @@ func match(rule []string, p packet) (matches bool, target, operand string) {
 		switch rule[i] {
 		case "-m", "--comment":
 		case "-d":
-			matches = matches && netip.MustParsePrefix(arg).Contains(p.to.Addr)
+			matches = netip.MustParsePrefix(arg).Contains(p.to.Addr)
 		case "-s":
-			matches = matches && netip.MustParsePrefix(arg).Contains(p.from)
+			matches = netip.MustParsePrefix(arg).Contains(p.from)
 		case "-i":
-			matches = matches && matchesInterface(arg, p.in)
+			matches = matchesInterface(arg, p.in)
 		case "--src-type":
-			matches = matches && arg == "LOCAL" && p.fromLocal
+			matches = arg == "LOCAL" && p.fromLocal
 		case "-p":
-			matches = matches && arg == p.to.Protocol.String()
+			matches = arg == p.to.Protocol.String()
 		case "--dport":
 			low, high, ranged := strings.Cut(arg, ":")
 			if !ranged {
@@ -97,19 +97,23 @@ func match(rule []string, p packet) (matches bool, target, operand string) {
 			}
 			first, _ := strconv.Atoi(low)
 			last, _ := strconv.Atoi(high)
-			matches = matches && first <= int(p.to.Port) && int(p.to.Port) <= last
+			matches = first <= int(p.to.Port) && int(p.to.Port) <= last
 		case "--mark":
-			var value, mask uint32
-			fmt.Sscanf(arg, "0x%x/0x%x", &value, &mask)
-			matches = matches && p.mark&mask == value
+			v, m, _ := strings.Cut(arg, "/")
+			value, _ := strconv.ParseUint(v, 0, 32)
+			mask, _ := strconv.ParseUint(m, 0, 32)
+			matches = p.mark&uint32(mask) == uint32(value)
 		case "--dst-type":
-			matches = matches && arg == "LOCAL" && p.local
+			matches = arg == "LOCAL" && p.local
 		case "-j":
 			target = arg
 		case "--to-ports", "--to-destination":
 			operand = arg
 		default:
 			panic("unknown match in " + strings.Join(rule, " "))
+		}
+		if !matches {
+			return false, "", ""
 		}
 	}
 	return matches, target, operand

@@ -9,10 +9,11 @@ import (
 // How a connection ends that nobody has ended: because it is idle, too old, or its backend has left the set. It is closed on
 // both sides, as a backend would, or reset if that would lose bytes unnoticed. One that is not idle goes on for a while,
 // until the backend has had the last word and nothing is on its way to it: to be cut in the middle of an answer is worse
-// than to be late.
+// than to be late. A backend that sends much may leave gaps, so the last word is one that nothing follows for a moment; but
+// to a client that never rests this long, any moment will do in the end.
 
-// endPatience is how long it may go on.
-const endPatience = 5 * time.Second
+// endPatience is how long it may go on, restfulPatience for how long of that it has to rest.
+const endPatience, restfulPatience = 5 * time.Second, 2 * time.Second
 
 // retained is what Listener.Retain was told.
 type retained struct {
@@ -111,7 +112,8 @@ func (c *conn) retire(count interface{ Add(uint64) uint64 }) {
 	if c.graceEnd == 0 {
 		c.graceEnd, c.pause = now+endPatience, shortestPause
 	}
-	if !(c.rested && c.quiet()) && now < c.graceEnd {
+	rests := now-c.moved >= longestPause || c.graceEnd-now <= endPatience-restfulPatience
+	if !(rests && c.rested && c.quiet()) && now < c.graceEnd {
 		c.wakeBy(now + c.pause)
 		c.pause = min(2*c.pause, longestPause)
 		return

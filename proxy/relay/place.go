@@ -95,7 +95,8 @@ func (c *conn) giveAway() bool {
 	return true
 }
 
-// adopt takes an established connection in, which is served before it may be given away again. What is ready makes an event now, as it does whenever a socket is added.
+// adopt takes an established connection in, which is served before it may be given away again. What is ready makes an event
+// now, as it does whenever a socket is added.
 func (lp *tcpLoop) adopt(c *conn) {
 	c.loop, c.arrived = lp, true
 	c.countIn(c.listener.countersOf(lp))

@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"runtime"
 	"testing"
 	"time"
 
@@ -39,6 +40,8 @@ func TestConnectionsMove(t *testing.T) {
 // Being kept from the processor is not being overloaded, and neither is work with rests in between.
 func TestOverloaded(t *testing.T) {
 	const period = 10 * time.Millisecond
+	runtime.LockOSThread() // whose time it is
+	defer runtime.UnlockOSThread()
 	lp := &tcpLoop{relay: &Relay{restless: period}}
 	busy := func(d, cpu time.Duration) bool {
 		lp.now += d

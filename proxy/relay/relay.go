@@ -121,6 +121,8 @@ const fdsPerConnection = 2
 type Relay struct {
 	cfg  Config
 	born time.Time // origin of the loops' clock
+	// clock is the time of timers, since then. Tests put it forward.
+	clock func() time.Duration
 	// restless is how long a loop has to be busy before it may give connections away; 0: it always may.
 	restless time.Duration
 	fds      *descriptors
@@ -150,9 +152,11 @@ func New(cfg Config) *Relay {
 	cfg = cfg.withDefaults()
 	// Each session takes a local port for whatever backend, and resolvers on the node need some too (udp_lib_get_port).
 	sessions := min(cfg.MaxFDs/4, ephemeralPorts()*3/4)
+	born := time.Now()
 	return &Relay{
 		cfg:          cfg,
-		born:         time.Now(),
+		born:         born,
+		clock:        func() time.Duration { return time.Since(born) },
 		restless:     10 * time.Millisecond,
 		fds:          newDescriptors(int64(cfg.MaxFDs - sessions)),
 		udp:          udpBudget{max: int64(sessions)},
@@ -166,9 +170,6 @@ func New(cfg Config) *Relay {
 
 // ErrShutdown is returned by Listen after Shutdown.
 var ErrShutdown = errors.New("the relay is shutting down")
-
-// clock is the time of timers.
-func (r *Relay) clock() time.Duration { return time.Since(r.born) }
 
 // tcpLoop returns the event loop for the next TCP listener, and how many there are, which begin with the
 // first listener.

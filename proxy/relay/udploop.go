@@ -43,7 +43,7 @@ func newUDPLoop(r *Relay) (*udpLoop, error) {
 func (lp *udpLoop) run() {
 	defer close(lp.ended)
 	runtime.LockOSThread()
-	lp.now = time.Now()
+	lp.look()
 	for !lp.done {
 		if errno := lp.turn(); errno != 0 && errno != unix.EINTR {
 			lp.relay.cfg.Log.WithError(errno).Error("event loop failed, UDP is not relayed any more")
@@ -67,7 +67,7 @@ func (lp *udpLoop) turn() unix.Errno {
 		tick = max(lp.tickAt.Sub(lp.relay.born), 1)
 	}
 	n, errno := lp.wait(lp.relay.clock(), tick)
-	lp.now = time.Now()
+	lp.look()
 	for i := range n {
 		lp.handle(&lp.events[i])
 	}
@@ -127,6 +127,9 @@ func (lp *udpLoop) call(f func()) {
 func (lp *udpLoop) stop() {
 	lp.do(func() { lp.done = true })
 }
+
+// look looks at the clock.
+func (lp *udpLoop) look() { lp.now = lp.relay.born.Add(lp.relay.clock()) }
 
 // tick is how often idle sessions are looked for.
 func (lp *udpLoop) tick() time.Duration {

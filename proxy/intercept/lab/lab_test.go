@@ -9,6 +9,21 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
+func TestMain(m *testing.M) { os.Exit(Main(m)) }
+
+func TestLoopbackIsOurs(t *testing.T) {
+	links, err := net.Interfaces()
+	require.NoError(t, err)
+	require.Len(t, links, 1)
+	assert.Equal(t, "lo", links[0].Name)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer l.Close()
+	conn, err := net.Dial("tcp", l.Addr().String())
+	require.NoError(t, err)
+	conn.Close()
+}
+
 func TestHostsReachEachOtherThroughTheNode(t *testing.T) {
 	Run(t, func(t *testing.T, node *Host) {
 		a, err := node.AddHost("a", "198.18.1.2/24", "2001:db8:1::2/64")

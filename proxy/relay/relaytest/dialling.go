@@ -51,7 +51,7 @@ func testRefusedThenGood(t *testing.T, new New) {
 func testAllRefused(t *testing.T, new New) {
 	backends := []netip.AddrPort{refused(t), refused(t), refused(t)}
 	b := balance(backends...)
-	_, l := start(t, new, relay.Config{DialTimeout: time.Hour, TryTimeout: time.Hour}, b)
+	_, l := start(t, new, relay.Config{}, b)
 	expectReset(t, l)
 	assert.ElementsMatch(t, backends, b.picked())
 	eventually(t, func() bool { return l.Stats().Failed == 1 }, "the failure to be counted")
@@ -60,8 +60,11 @@ func testAllRefused(t *testing.T, new New) {
 func testSilentThenGood(t *testing.T, new New) {
 	silent, _ := silentBackend(t)
 	b := balance(silent, backend(t, echo))
-	_, l := start(t, new, relay.Config{TryTimeout: 50 * time.Millisecond, DialTimeout: time.Hour}, b)
-	roundTrip(t, dial(t, l), "served all the same")
+	engine, l := start(t, new, relay.Config{TryTimeout: time.Hour}, b)
+	conn := dial(t, l)
+	eventually(t, func() bool { return len(b.picked()) == 1 }, "the dial")
+	engine.Advance(time.Hour)
+	roundTrip(t, conn, "served all the same")
 	assert.Equal(t, []netip.AddrPort{silent}, b.failures())
 }
 
@@ -69,7 +72,7 @@ func testSilentThenGood(t *testing.T, new New) {
 func testLoneSilentRecovers(t *testing.T, new New) {
 	silent, wake := silentBackend(t)
 	b := balance(silent, refused(t))
-	_, l := start(t, new, relay.Config{TryTimeout: 20 * time.Millisecond, DialTimeout: time.Hour}, b)
+	_, l := start(t, new, relay.Config{TryTimeout: 20 * time.Millisecond}, b)
 	conn := dial(t, l)
 	eventually(t, func() bool { return len(b.picked()) >= 3 }, "a second round")
 	wake()
@@ -115,7 +118,7 @@ func testSilentDoesNotBlock(t *testing.T, new New) {
 	silent, _ := silentBackend(t)
 	good := backend(t, echo)
 	b := balance(silent, good)
-	_, l := start(t, new, relay.Config{TryTimeout: time.Hour, DialTimeout: time.Hour}, b)
+	_, l := start(t, new, relay.Config{}, b)
 	for range 20 {
 		dial(t, l) // every other one stays in its dial
 	}
@@ -128,11 +131,13 @@ func testClientLeaves(t *testing.T, new New) {
 	first, _ := silentBackend(t)
 	second, _ := silentBackend(t)
 	b := balance(first, second)
-	_, l := start(t, new, relay.Config{TryTimeout: 100 * time.Millisecond, DialTimeout: time.Hour}, b)
+	engine, l := start(t, new, relay.Config{TryTimeout: time.Hour}, b)
 	conn := dial(t, l)
+	eventually(t, func() bool { return len(b.picked()) == 1 }, "the dial")
 	conn.SetLinger(0)
 	conn.Close()
 	eventually(t, func() bool { return l.Stats().Abandoned == 1 }, "the connection to be given up")
+	engine.Advance(time.Hour)
 	assert.Len(t, b.picked(), 1)
 }
 

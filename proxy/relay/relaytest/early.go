@@ -60,7 +60,7 @@ func testEarlyCloseOfAQueue(t *testing.T, new New) {
 	fd, leaving := bound(t)
 	require.NoError(t, unix.Listen(fd, 128))
 	b := balance(leaving, backend(t, echo))
-	_, l := start(t, new, relay.Config{DialTimeout: time.Hour}, b)
+	_, l := start(t, new, relay.Config{}, b)
 	const n = 20
 	var conns []*net.TCPConn
 	for range n {
@@ -81,7 +81,7 @@ func testEarlyCloseOfAQueue(t *testing.T, new New) {
 func testAllCloseEarly(t *testing.T, new New) {
 	for name, end := range earlyEnds {
 		b := balance(backend(t, end.serve), backend(t, end.serve), backend(t, end.serve))
-		_, l := start(t, new, relay.Config{DialTimeout: time.Hour}, b)
+		_, l := start(t, new, relay.Config{}, b)
 		require.ErrorIs(t, endSeen(l), end.seen, name)
 		assert.ElementsMatch(t, b.backends, b.picked(), name)
 		assert.ElementsMatch(t, b.backends, b.failures(), name)
@@ -95,7 +95,7 @@ func testAllCloseEarly(t *testing.T, new New) {
 func testEarlyCloseThenRefused(t *testing.T, new New) {
 	for name, end := range earlyEnds {
 		b := balance(backend(t, end.serve), refused(t))
-		_, l := start(t, new, relay.Config{DialTimeout: time.Hour}, b)
+		_, l := start(t, new, relay.Config{}, b)
 		require.ErrorIs(t, endSeen(l), end.seen, name)
 		assert.ElementsMatch(t, b.backends, b.failures(), name)
 		eventually(t, func() bool { return l.Stats().Active == 0 }, "the connection to end")
@@ -115,7 +115,7 @@ func testCloseAfterAByte(t *testing.T, new New) {
 			<-received
 			end.serve(c)
 		}), backend(t, echo))
-		_, l := start(t, new, relay.Config{DialTimeout: time.Hour}, b)
+		_, l := start(t, new, relay.Config{}, b)
 		conn := dial(t, l)
 		_, err := io.ReadFull(conn, make([]byte, 1))
 		require.NoError(t, err, name)
@@ -130,7 +130,7 @@ func testCloseAfterAByte(t *testing.T, new New) {
 // Probes connect and close, and the backend then does the same.
 func testCloseAfterTheClients(t *testing.T, new New) {
 	b := balance(backend(t, func(c *net.TCPConn) { io.Copy(io.Discard, c) }), backend(t, echo))
-	_, l := start(t, new, relay.Config{DialTimeout: time.Hour}, b)
+	_, l := start(t, new, relay.Config{}, b)
 	conn := dial(t, l)
 	require.NoError(t, conn.CloseWrite())
 	_, err := conn.Read(make([]byte, 1))
@@ -144,10 +144,11 @@ func testLateClose(t *testing.T, new New) {
 	for name, end := range earlyEnds {
 		late := make(chan struct{})
 		b := balance(backend(t, func(c *net.TCPConn) { <-late; end.serve(c) }), backend(t, echo))
-		_, l := start(t, new, relay.Config{DialTimeout: 500 * time.Millisecond}, b)
+		engine, l := start(t, new, relay.Config{DialTimeout: time.Hour}, b)
 		conn := dial(t, l)
 		eventually(t, func() bool { return l.Stats().Connected == 1 }, "the connection")
-		time.AfterFunc(time.Second, func() { close(late) }) // twice the budget
+		engine.Advance(time.Hour)
+		close(late)
 		_, err := conn.Read(make([]byte, 1))
 		require.ErrorIs(t, err, end.seen, name)
 		assert.Empty(t, b.failures(), name)
@@ -164,7 +165,7 @@ func testEarlyHalfClose(t *testing.T, new New) {
 			received <- string(all)
 		}
 	}
-	_, l := start(t, new, relay.Config{DialTimeout: time.Hour}, balance(backend(t, sink), backend(t, sink)))
+	_, l := start(t, new, relay.Config{}, balance(backend(t, sink), backend(t, sink)))
 	conn := dial(t, l)
 	_, err := conn.Read(make([]byte, 1))
 	require.ErrorIs(t, err, io.EOF)
@@ -183,7 +184,7 @@ func testEarlyHalfClose(t *testing.T, new New) {
 func testEarlyCloseKeepsBytes(t *testing.T, new New) {
 	const clients, rounds = 8, 100
 	b := balance(backend(t, earlyEnds["reset"].serve), backend(t, earlyEnds["FIN"].serve), backend(t, echo))
-	_, l := start(t, new, relay.Config{DialTimeout: time.Hour}, b)
+	_, l := start(t, new, relay.Config{}, b)
 	var wg sync.WaitGroup
 	for i := range clients {
 		wg.Go(func() {

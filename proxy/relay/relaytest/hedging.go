@@ -17,7 +17,7 @@ func testHedge(t *testing.T, new New) {
 	silent, _ := silentBackend(t)
 	b := balance(silent, backend(t, echo))
 	b.hedge = soon
-	_, l := start(t, new, relay.Config{TryTimeout: time.Hour, DialTimeout: time.Hour}, b)
+	_, l := start(t, new, relay.Config{}, b)
 	roundTrip(t, dial(t, l), "by the second")
 	assert.Empty(t, b.failures())
 	assert.Equal(t, []netip.AddrPort{silent}, heard(b, &b.overdue), "so that others are spared")
@@ -32,21 +32,23 @@ func testHedgeFindsTheDead(t *testing.T, new New) {
 	silent, _ := silentBackend(t)
 	b := balance(silent, backend(t, echo))
 	b.hedge = soon
-	_, l := start(t, new, relay.Config{TryTimeout: time.Second, DialTimeout: time.Hour}, b)
+	engine, l := start(t, new, relay.Config{TryTimeout: time.Hour}, b)
 	conn := dial(t, l)
 	roundTrip(t, conn, "by the second")
-	assert.Empty(t, b.failures())
 	conn.Close()
-	eventually(t, func() bool { return len(b.failures()) == 1 }, "the silence to be reported")
+	engine.Advance(59 * time.Minute)
+	assert.Empty(t, b.failures())
+	engine.Advance(time.Minute)
 	assert.Equal(t, []netip.AddrPort{silent}, b.failures())
 }
 
 func testHedgeLost(t *testing.T, new New) {
+	t.Parallel()
 	first, wake := silentBackend(t)
 	second, _ := silentBackend(t)
 	b := balance(first, second)
 	b.hedge = soon
-	_, l := start(t, new, relay.Config{TryTimeout: time.Hour, DialTimeout: time.Hour}, b)
+	_, l := start(t, new, relay.Config{}, b)
 	dial(t, l)
 	eventually(t, func() bool { return l.Stats().Hedges == 1 }, "the second dial")
 	wake() // it answers when the SYN is sent again, after a second
@@ -100,7 +102,7 @@ func testHedgesTwoAtMost(t *testing.T, new New) {
 	}
 	b := balance(all...)
 	b.hedge = soon
-	_, l := start(t, new, relay.Config{TryTimeout: 100 * time.Millisecond, DialTimeout: time.Hour}, b)
+	_, l := start(t, new, relay.Config{TryTimeout: 100 * time.Millisecond}, b)
 	conn := dial(t, l)
 	eventually(t, func() bool { return len(b.failures()) >= 4 }, "the first round")
 	assert.Equal(t, all, b.failures()[:4], "each for its time")
@@ -115,15 +117,18 @@ func testHedgeOff(t *testing.T, new New) {
 	silent, _ := silentBackend(t)
 	b := balance(silent, backend(t, echo))
 	b.hedge = soon
-	_, l := start(t, new, relay.Config{TryTimeout: 200 * time.Millisecond, DialTimeout: time.Hour}, b)
+	engine, l := start(t, new, relay.Config{TryTimeout: time.Hour}, b)
 	l.Configure(relay.Settings{Hedge: -1})
-	roundTrip(t, dial(t, l), "after the first was given up")
+	conn := dial(t, l)
+	eventually(t, func() bool { return len(b.picked()) == 1 }, "the dial")
+	engine.Advance(time.Hour)
+	roundTrip(t, conn, "after the first was given up")
 	assert.Equal(t, []netip.AddrPort{silent}, b.failures())
 	assert.Zero(t, l.Stats().Hedges)
 	assert.Equal(t, 1, b.mostOpen)
 
 	other := balance(b.backends...)
-	_, l = start(t, new, relay.Config{TryTimeout: time.Hour, DialTimeout: time.Hour}, other)
+	_, l = start(t, new, relay.Config{}, other)
 	l.Configure(relay.Settings{Hedge: soon})
 	roundTrip(t, dial(t, l), "sooner than the balancer says")
 	assert.EqualValues(t, 1, l.Stats().Hedges)
@@ -134,13 +139,14 @@ func testHedgeAndClientLeaves(t *testing.T, new New) {
 	second, _ := silentBackend(t)
 	b := balance(first, second)
 	b.hedge = soon
-	_, l := start(t, new, relay.Config{TryTimeout: time.Hour, DialTimeout: time.Hour}, b)
-	conn := dial(t, l)
-	eventually(t, func() bool { return l.Stats().Hedges == 1 }, "the second dial")
+	_, l := start(t, new, relay.Config{}, b)
 	before := openFDs(t)
+	conn := dial(t, l)
+	eventually(t, func() bool { return openFDs(t) == before+4 }, "the client's, the relay's three sockets")
 	conn.SetLinger(0)
 	conn.Close()
-	eventually(t, func() bool { return openFDs(t) == before-4 }, "the client's, the relay's three sockets to be closed")
+	eventually(t, func() bool { return openFDs(t) == before }, "them to be closed")
+	assert.EqualValues(t, 1, l.Stats().Hedges)
 	assert.EqualValues(t, 1, l.Stats().Abandoned)
 	assert.Empty(t, b.failures())
 }
@@ -151,7 +157,7 @@ func testHedgeRefused(t *testing.T, new New) {
 	dead := refused(t)
 	b := balance(silent, dead, backend(t, echo))
 	b.hedge = soon
-	_, l := start(t, new, relay.Config{TryTimeout: time.Hour, DialTimeout: time.Hour}, b)
+	_, l := start(t, new, relay.Config{}, b)
 	roundTrip(t, dial(t, l), "by the third")
 	assert.Equal(t, []netip.AddrPort{dead}, b.failures())
 	assert.EqualValues(t, 2, l.Stats().Hedges)
@@ -159,10 +165,11 @@ func testHedgeRefused(t *testing.T, new New) {
 
 // When all have refused but one, the search is for that one. It answers late.
 func testFirstRefusedBesideHedge(t *testing.T, new New) {
+	t.Parallel()
 	silent, wake := silentBackend(t)
 	b := balance(silent, refused(t), refused(t))
 	b.hedge = soon
-	_, l := start(t, new, relay.Config{TryTimeout: time.Hour, DialTimeout: time.Hour}, b)
+	_, l := start(t, new, relay.Config{}, b)
 	dial(t, l)
 	eventually(t, func() bool { return len(b.failures()) == 2 }, "the refusals")
 	wake()
@@ -175,9 +182,11 @@ func testHedgeNeedsADescriptor(t *testing.T, new New) {
 	silent, _ := silentBackend(t)
 	b := balance(silent, backend(t, echo))
 	b.hedge = soon
-	_, l := start(t, new, relay.Config{MaxFDs: 5, TryTimeout: 200 * time.Millisecond, DialTimeout: time.Hour}, b)
+	engine, l := start(t, new, relay.Config{MaxFDs: 5, TryTimeout: time.Hour}, b)
 	for i := range 3 {
 		conn := dial(t, l)
+		eventually(t, func() bool { return len(b.picked()) == 2*i+1 }, "the dial")
+		engine.Advance(time.Hour)
 		roundTrip(t, conn, "after the first was given up")
 		conn.Close()
 		assert.Equal(t, i+1, len(b.failures()))
@@ -189,8 +198,9 @@ func testHedgeNeedsADescriptor(t *testing.T, new New) {
 }
 
 func testMaxRetries(t *testing.T, new New) {
+	t.Parallel()
 	b := balance(refused(t), refused(t), refused(t), refused(t), refused(t))
-	_, l := start(t, new, relay.Config{DialTimeout: time.Hour}, b)
+	_, l := start(t, new, relay.Config{}, b)
 	for _, c := range []struct{ most, dials int }{{-1, 1}, {1, 2}, {3, 4}, {0, 5}, {9, 5}} {
 		l.Configure(relay.Settings{MaxRetries: c.most})
 		before := len(b.picked())
@@ -202,7 +212,7 @@ func testMaxRetries(t *testing.T, new New) {
 	silent, wake := silentBackend(t)
 	b = balance(silent, backend(t, echo))
 	b.hedge = soon
-	_, l = start(t, new, relay.Config{TryTimeout: soon, DialTimeout: time.Hour}, b)
+	_, l = start(t, new, relay.Config{TryTimeout: soon}, b)
 	l.Configure(relay.Settings{MaxRetries: -1})
 	dial(t, l)
 	eventually(t, func() bool { return len(b.picked()) == 1 }, "the dial")

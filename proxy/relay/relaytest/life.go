@@ -4,6 +4,7 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -32,104 +33,115 @@ func echoThen(ended chan error) func(*net.TCPConn) {
 
 func testIdleTimeout(t *testing.T, new New) {
 	ended := make(chan error, 1)
-	_, l := start(t, new, relay.Config{}, balance(backend(t, echoThen(ended))))
+	engine, l := start(t, new, relay.Config{}, balance(backend(t, echoThen(ended))))
 	old := dial(t, l)
 	roundTrip(t, old, "begun before")
-	l.Configure(relay.Settings{IdleTimeout: 200 * time.Millisecond})
+	l.Configure(relay.Settings{IdleTimeout: time.Hour})
 	conn := dial(t, l)
 	roundTrip(t, conn, "and then nothing")
+	engine.Advance(59 * time.Minute)
+	assert.Zero(t, l.Stats().Idle)
+	engine.Advance(time.Minute)
 	expectEnd(t, conn, ended)
 	roundTrip(t, old, "has its own settings")
 	assert.EqualValues(t, 1, l.Stats().Idle)
 	assert.Zero(t, l.Stats().Resets)
 
 	conn = dial(t, l)
+	eventually(t, func() bool { return l.Stats().Connected == 3 }, "the connection")
+	engine.Advance(time.Hour)
 	expectEnd(t, conn, ended) // not a byte ever
 }
 
 // Either direction is enough.
 func testIdleTimeoutRenewed(t *testing.T, new New) {
-	t.Parallel()
-	_, l := start(t, new, relay.Config{}, balance(backend(t, func(c *net.TCPConn) {
-		tick := time.NewTicker(100 * time.Millisecond)
-		defer tick.Stop()
-		for range 20 {
-			<-tick.C
-			c.Write([]byte("x"))
-		}
-		io.Copy(io.Discard, c)
+	accepted, over := make(chan *net.TCPConn, 1), make(chan struct{})
+	engine, l := start(t, new, relay.Config{}, balance(backend(t, func(c *net.TCPConn) {
+		accepted <- c
+		<-over
 	})))
-	l.Configure(relay.Settings{IdleTimeout: time.Second})
-	conn := dial(t, l)
-	got, err := io.ReadAll(conn)
-	require.NoError(t, err)
-	assert.Len(t, got, 20)
-	assert.EqualValues(t, 1, l.Stats().Idle)
-}
-
-// Each byte counts that a slow reader takes, also when nothing else is left to do.
-func testIdleTimeoutSlowReader(t *testing.T, new New) {
-	t.Parallel()
-	_, l := start(t, new, relay.Config{}, balance(backend(t, func(c *net.TCPConn) {
-		c.Write(make([]byte, 8<<20))
-		io.Copy(io.Discard, c)
-	})))
-	l.Configure(relay.Settings{IdleTimeout: time.Second})
-	conn := dial(t, l)
-	tick := time.NewTicker(50 * time.Millisecond)
-	defer tick.Stop()
-	buf := make([]byte, 8<<10) // 160 KB/s, while the send buffer holds megabytes
-	for range 60 {
-		<-tick.C
-		_, err := conn.Read(buf)
+	defer close(over)
+	l.Configure(relay.Settings{IdleTimeout: time.Hour})
+	from := dial(t, l)
+	to := <-accepted
+	for range 6 {
+		_, err := from.Write([]byte("x"))
 		require.NoError(t, err)
+		_, err = io.ReadFull(to, make([]byte, 1))
+		require.NoError(t, err)
+		from, to = to, from
+		engine.Advance(40 * time.Minute)
 	}
 	assert.Zero(t, l.Stats().Idle)
 }
 
-// A receiver that takes nothing does not get a clean end: bytes are missing.
-func testIdleTimeoutStuck(t *testing.T, new New) {
-	t.Parallel()
-	_, l := start(t, new, relay.Config{}, balance(backend(t, func(c *net.TCPConn) { c.Write(make([]byte, 64<<20)) })))
-	l.Configure(relay.Settings{IdleTimeout: time.Second})
-	conn := dial(t, l)
-	eventually(t, func() bool { return l.Stats().Idle == 1 }, "the connection to be idle")
-	_, err := io.Copy(io.Discard, conn)
-	assert.ErrorIs(t, err, syscall.ECONNRESET)
-}
-
 func testMaxConnectionAge(t *testing.T, new New) {
 	ended := make(chan error, 1)
-	_, l := start(t, new, relay.Config{}, balance(backend(t, echoThen(ended))))
-	l.Configure(relay.Settings{MaxConnectionAge: 500 * time.Millisecond})
+	engine, l := start(t, new, relay.Config{}, balance(backend(t, echoThen(ended))))
+	l.Configure(relay.Settings{MaxConnectionAge: time.Hour})
 	conn := dial(t, l)
-	begun := time.Now()
-	var err error
-	for err == nil {
+	roundTrip(t, conn, "young")
+	engine.Advance(53 * time.Minute) // more or less is up to a tenth
+	roundTrip(t, conn, "not old yet")
+	engine.Advance(13 * time.Minute)
+	expectEnd(t, conn, ended)
+	assert.EqualValues(t, 1, l.Stats().Aged)
+}
+
+// One that hardly rests ends between an answer and the next question.
+func testMaxConnectionAgeBusy(t *testing.T, new New) {
+	answer := make(chan struct{})
+	engine, l := start(t, new, relay.Config{}, balance(backend(t, func(c *net.TCPConn) {
+		for b := make([]byte, 1); ; {
+			if _, err := io.ReadFull(c, b); err != nil {
+				return
+			}
+			<-answer
+			c.Write(b)
+		}
+	})))
+	release := sync.OnceFunc(func() { close(answer) })
+	defer release()
+	l.Configure(relay.Settings{MaxConnectionAge: time.Hour})
+	conn := dial(t, l)
+	conn.Write([]byte("x"))
+	eventually(t, func() bool { return l.Stats().BytesIn == 1 }, "the question")
+	engine.Advance(66 * time.Minute)
+	assert.Zero(t, l.Stats().Aged, "there is no answer yet")
+	release()
+	_, err := conn.Read(make([]byte, 1))
+	require.NoError(t, err)
+	rounds := 0
+	for ; err == nil; rounds++ {
 		_, err = conn.Write([]byte("x"))
 		if err == nil {
 			_, err = conn.Read(make([]byte, 1))
 		}
+		engine.Advance(10 * time.Millisecond)
 	}
-	<-ended // by a reset perhaps, as the client may have sent something in the same moment
+	assert.Less(t, rounds, 400, "of 10 ms: before the end of its patience")
 	eventually(t, func() bool { return l.Stats().Active == 0 }, "the connection to end")
 	assert.Equal(t, l.Stats().BytesIn, l.Stats().BytesOut, "nothing was left without its answer")
-	assert.GreaterOrEqual(t, time.Since(begun), 440*time.Millisecond)
 	assert.EqualValues(t, 1, l.Stats().Aged)
 }
 
 // What is on its way has some time, but not for ever.
 func testMaxConnectionAgeStuck(t *testing.T, new New) {
-	t.Parallel()
-	data := random(16 << 20)
-	_, l := start(t, new, relay.Config{}, balance(backend(t, func(c *net.TCPConn) { c.Write(data); io.Copy(io.Discard, c) })))
-	l.Configure(relay.Settings{MaxConnectionAge: time.Second})
-	stuck, conn := dial(t, l), dial(t, l)
-	late := time.NewTimer(2 * time.Second)
-	<-late.C
+	sent := make(chan int, 2)
+	engine, l := start(t, new, relay.Config{}, balance(backend(t, func(c *net.TCPConn) {
+		sent <- fill(c)
+		io.Copy(io.Discard, c)
+	})))
+	l.Configure(relay.Settings{MaxConnectionAge: time.Hour})
+	stuck := dial(t, l)
+	<-sent
+	conn := dial(t, l)
+	size := <-sent
+	engine.Advance(66 * time.Minute)
 	n, err := io.Copy(io.Discard, conn)
 	require.NoError(t, err, "it takes it in time")
-	assert.EqualValues(t, len(data), n)
+	assert.EqualValues(t, size, n)
+	engine.Advance(time.Minute)
 	eventually(t, func() bool { return l.Stats().Active == 0 }, "the other one to be cut")
 	_, err = io.Copy(io.Discard, stuck)
 	assert.ErrorIs(t, err, syscall.ECONNRESET)
@@ -141,30 +153,18 @@ func testDrain(t *testing.T, new New) {
 	leaving, staying := backend(t, echoThen(ended)), backend(t, echo)
 	b := balance(leaving, staying)
 	_, l := start(t, new, relay.Config{}, b)
-	first, second := dial(t, l), dial(t, l)
-	eventually(t, func() bool { return l.Stats().Connected == 2 }, "the connections")
-	b.mu.Lock()
-	both := b.active[leaving] == 1 && b.active[staying] == 1
-	b.mu.Unlock()
-	require.True(t, both)
+	first := dial(t, l)
 	roundTrip(t, first, "before")
+	second := dial(t, l)
 	roundTrip(t, second, "before")
+	require.Equal(t, []netip.AddrPort{leaving, staying}, b.picked())
 	l.Retain([]netip.AddrPort{leaving, staying}, 0)
 	l.Retain(nil, -1)
 	roundTrip(t, first, "nobody has left")
 	roundTrip(t, second, "nobody has left")
 	l.Retain([]netip.AddrPort{staying}, 0)
-	require.NoError(t, <-ended)
-	eventually(t, func() bool { return l.Stats().Active == 1 }, "the connection to end")
-	gone := 0
-	for _, conn := range []*net.TCPConn{first, second} {
-		if b := make([]byte, 1); !peerHasClosed(conn, b) {
-			roundTrip(t, conn, "goes on")
-		} else {
-			gone++
-		}
-	}
-	assert.Equal(t, 1, gone)
+	expectEnd(t, first, ended)
+	roundTrip(t, second, "goes on")
 	assert.EqualValues(t, 1, l.Stats().Drained)
 
 	b.mu.Lock()
@@ -173,27 +173,19 @@ func testDrain(t *testing.T, new New) {
 	assert.ErrorIs(t, endSeen(l), io.EOF)
 }
 
-// peerHasClosed reads what can be read at once.
-func peerHasClosed(c *net.TCPConn, b []byte) bool {
-	c.SetReadDeadline(time.Now().Add(10 * time.Millisecond))
-	_, err := c.Read(b)
-	c.SetReadDeadline(time.Now().Add(patience))
-	return err == io.EOF
-}
-
 func testDrainAndReturn(t *testing.T, new New) {
-	t.Parallel()
 	ended := make(chan error, 2)
 	leaving := backend(t, echoThen(ended))
-	_, l := start(t, new, relay.Config{}, balance(leaving))
+	engine, l := start(t, new, relay.Config{}, balance(leaving))
 	conn := dial(t, l)
 	roundTrip(t, conn, "before")
-	l.Retain(nil, 500*time.Millisecond)
+	l.Retain(nil, time.Hour)
+	engine.Advance(59 * time.Minute)
 	roundTrip(t, conn, "it has some time")
-	l.Retain([]netip.AddrPort{leaving}, 500*time.Millisecond)
-	over := time.NewTimer(time.Second)
-	<-over.C
+	l.Retain([]netip.AddrPort{leaving}, time.Hour)
+	engine.Advance(2 * time.Hour)
 	roundTrip(t, conn, "it is back")
-	l.Retain(nil, 500*time.Millisecond)
+	l.Retain(nil, time.Hour)
+	engine.Advance(time.Hour)
 	expectEnd(t, conn, ended)
 }

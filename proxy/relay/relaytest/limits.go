@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -85,10 +86,19 @@ func testQueueInOrder(t *testing.T, new New) {
 }
 
 func testQueueTimeout(t *testing.T, new New) {
-	l, _ := limited(t, new, balance(backend(t, echo)), 1, 2, 100*time.Millisecond)
+	engine, l := start(t, new, relay.Config{}, balance(backend(t, echo)))
+	limit := &relay.Limit{}
+	limit.Set(1, 2, time.Hour)
+	l.Configure(relay.Settings{Limit: limit})
 	live := dial(t, l)
 	roundTrip(t, live, "the only one")
-	expectReset(t, l)
+	waiting := dial(t, l)
+	eventually(t, func() bool { return l.Stats().Queued == 1 }, "the wait")
+	engine.Advance(59 * time.Minute)
+	assert.Zero(t, l.Stats().QueueTimeouts)
+	engine.Advance(time.Minute)
+	_, err := waiting.Read(make([]byte, 1))
+	require.ErrorIs(t, err, syscall.ECONNRESET)
 	s := l.Stats()
 	assert.EqualValues(t, 1, s.QueueTimeouts)
 	assert.EqualValues(t, 1, s.Limited)

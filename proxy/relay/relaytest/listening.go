@@ -5,7 +5,6 @@ import (
 	"net"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -107,7 +106,7 @@ func testShutdownCuts(t *testing.T, new New) {
 
 func testShutdownCutsDials(t *testing.T, new New) {
 	silent, _ := silentBackend(t)
-	engine, l := start(t, new, relay.Config{TryTimeout: time.Hour, DialTimeout: time.Hour}, balance(silent))
+	engine, l := start(t, new, relay.Config{}, balance(silent))
 	conn := dial(t, l)
 	eventually(t, func() bool { return l.Stats().Active == 1 }, "the dial")
 	ctx, cancel := context.WithCancel(context.Background())
@@ -141,7 +140,7 @@ func testFDExhaustion(t *testing.T, new New) {
 	t.Parallel()
 	lab.Run(t, func(t *testing.T, _ *lab.Host) {
 		b := balance(backend(t, echo))
-		_, l := start(t, new, relay.Config{MaxFDs: 1 << 20, DialTimeout: time.Hour, TryTimeout: time.Hour}, b)
+		_, l := start(t, new, relay.Config{MaxFDs: 1 << 20}, b)
 		roundTrip(t, dial(t, l), "before")
 		waiting := dial(t, l)
 		roundTrip(t, waiting, "served")

@@ -245,7 +245,7 @@ func testReadsToTheEnd(t *testing.T, new NewUDP) {
 	a, _ := serveDatagrams(t, conn, func(from net.Addr, _ []byte) []byte { received <- from; return nil })
 	b := balance(a)
 	b.onPick = func() { <-hold }
-	_, l := startUDP(t, new, relay.Config{UDPTimeout: time.Hour}, b)
+	_, l := startUDP(t, new, relay.Config{}, b)
 	client := udpClient(t, l)
 	for range datagrams {
 		client.Write([]byte("x"))
