@@ -210,6 +210,9 @@ func (s *system) measureData(ctx context.Context, n *network, load dataLoadArgs,
 			return nil, err
 		}
 	}
+	if err := forgetFlows(); err != nil { // those of short connections stay for minutes, and a full table drops new ones
+		return nil, err
+	}
 	pids, err := s.pids()
 	if err != nil {
 		return nil, err
