@@ -139,7 +139,7 @@ func (h *half) drop() {
 	if h.inPipe == 0 {
 		h.conn.loop.pipes.give(r, h.pipe)
 	} else {
-		h.pipe.close(r)
+		h.conn.loop.pipes.discard(r, h.pipe)
 	}
 	h.pipe, h.inPipe = nil, 0
 }

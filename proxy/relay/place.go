@@ -88,6 +88,7 @@ func (c *conn) giveAway() bool {
 		lp.release(e.slot)
 		e.slot = -1
 	}
+	lp.pipes.used -= c.pipes()
 	lp.live--
 	if !o.do(func() { o.adopt(c) }) {
 		lp.adopt(c)
@@ -100,6 +101,7 @@ func (c *conn) giveAway() bool {
 func (lp *tcpLoop) adopt(c *conn) {
 	c.loop, c.arrived = lp, true
 	c.countIn(c.listener.countersOf(lp))
+	lp.pipes.used += c.pipes()
 	lp.live++
 	defer c.contain()
 	for _, e := range []*end{&c.client, &c.backend} {
