@@ -144,6 +144,38 @@ func TestManyServicesFewPorts(t *testing.T) {
 	})
 }
 
+// Where clients are refused by a rule, one is written when the last usable backend goes and when the first comes, and at no
+// other change of endpoints.
+func TestRefusalsOfThoseThatShare(t *testing.T) {
+	t.Parallel()
+	lab.Run(t, func(t *testing.T, node *lab.Host) {
+		g := steer(t, node, intercept.PortRange{First: 62000, Last: 62007})
+		for i := range 6 { // take the ports
+			g.tracker.SetService(object(fmt.Sprint("a-", i), nthVIP(i)))
+		}
+		g.settled()
+		g.tracker.SetService(object("web", nthVIP(100)))
+		web := net.JoinHostPort(nthVIP(100), "80")
+		one, two := backend(t, "one"), backend(t, "two")
+		reaches := func(name string) func() bool {
+			return func() bool { line, err := ask(web); return err == nil && line == name+" hello" }
+		}
+		g.eventually(func() bool { return refuses(web) }, "clients to be refused")
+		for range 3 {
+			g.endpoints("web", "http", one)
+			g.eventually(reaches("one"), "the first backend")
+			require.True(t, g.served("web", "http").Shared)
+			before := g.rec.count()
+			g.endpoints("web", "http", two)
+			g.eventually(reaches("two"), "the other backend")
+			assert.Equal(t, before, g.rec.count(), "no rule is written")
+			g.endpoints("web", "http")
+			g.eventually(func() bool { return refuses(web) }, "clients to be refused")
+			assert.Equal(t, before+1, g.rec.count())
+		}
+	})
+}
+
 // A VIP whose clients are split is with two frontends, which share in different places.
 func TestPoliciesOfThoseThatShare(t *testing.T) {
 	t.Parallel()
