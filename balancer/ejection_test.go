@@ -125,7 +125,9 @@ func TestUDPBackendsReturnByTimeAlone(t *testing.T) {
 	})
 }
 
-func TestEveryoneIsKeptFromEjectedBackends(t *testing.T) { synctest.Test(t, testEveryoneIsKeptFromEjectedBackends) }
+func TestEveryoneIsKeptFromEjectedBackends(t *testing.T) {
+	synctest.Test(t, testEveryoneIsKeptFromEjectedBackends)
+}
 
 func testEveryoneIsKeptFromEjectedBackends(t *testing.T) {
 	for _, s := range schedulers {
@@ -250,7 +252,9 @@ func TestAnUnfinishedTestIsRepeated(t *testing.T) {
 }
 
 // Between looking at a backend and claiming it, it may be ejected, or somebody else may begin its test.
-func TestAClaimThatComesTooLateIsUndone(t *testing.T) { synctest.Test(t, testAClaimThatComesTooLateIsUndone) }
+func TestAClaimThatComesTooLateIsUndone(t *testing.T) {
+	synctest.Test(t, testAClaimThatComesTooLateIsUndone)
+}
 
 func testAClaimThatComesTooLateIsUndone(t *testing.T) {
 	b := startingAt(0, 1, 2)
