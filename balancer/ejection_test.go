@@ -126,6 +126,10 @@ func TestUDPBackendsReturnByTimeAlone(t *testing.T) {
 }
 
 func TestEveryoneIsKeptFromEjectedBackends(t *testing.T) {
+	synctest.Test(t, testEveryoneIsKeptFromEjectedBackends)
+}
+
+func testEveryoneIsKeptFromEjectedBackends(t *testing.T) {
 	for _, s := range schedulers {
 		for _, affinity := range []time.Duration{0, time.Hour} {
 			b := startingAt(0)
@@ -249,6 +253,10 @@ func TestAnUnfinishedTestIsRepeated(t *testing.T) {
 
 // Between looking at a backend and claiming it, it may be ejected, or somebody else may begin its test.
 func TestAClaimThatComesTooLateIsUndone(t *testing.T) {
+	synctest.Test(t, testAClaimThatComesTooLateIsUndone)
+}
+
+func testAClaimThatComesTooLateIsUndone(t *testing.T) {
 	b := startingAt(0, 1, 2)
 	v := b.view.Load()
 	r := request{client: anyone, view: v, balancer: b}
@@ -326,7 +334,9 @@ func TestSlowStart(t *testing.T) {
 }
 
 // Nobody is left to take what is given up.
-func TestSlowStartOfAll(t *testing.T) {
+func TestSlowStartOfAll(t *testing.T) { synctest.Test(t, testSlowStartOfAll) }
+
+func testSlowStartOfAll(t *testing.T) {
 	b := fair(Config{Backends: alike(1, 2), Probe: true})
 	for _, o := range []byte{1, 2} {
 		eject(b, o)

@@ -52,6 +52,10 @@ func TestSuspectsAreAvoided(t *testing.T) {
 
 // Those that have failed come after those that may be about to.
 func TestSuspectsComeBeforeTheEjected(t *testing.T) {
+	synctest.Test(t, testSuspectsComeBeforeTheEjected)
+}
+
+func testSuspectsComeBeforeTheEjected(t *testing.T) {
 	b := startingAt(0, 1, 2, 3)
 	eject(b, 1)
 	b.Overdue(addr(2), time.Hour, nil)

@@ -26,7 +26,7 @@ import (
 	"redial/proxy/relay"
 )
 
-const patience = 20 * time.Second
+const patience = time.Minute
 
 // recorder is an Interceptor that steers nothing and remembers what it was asked to. It insists on the contract: calls
 // never overlap, and what is committed can be connected to.

@@ -12,8 +12,8 @@ import (
 )
 
 func sticky(seconds int, backends ...string) string {
-	return manifests(service("web", fmt.Sprintf("{type: NodePort, clusterIP: %s, ports: [{port: 80, nodePort: 30080}], sessionAffinity: ClientIP, "+
-		"sessionAffinityConfig: {clientIP: {timeoutSeconds: %d}}}", clusterIP1, seconds)),
+	return manifests(unhedged(service("web", fmt.Sprintf("{type: NodePort, clusterIP: %s, ports: [{port: 80, nodePort: 30080}], sessionAffinity: ClientIP, "+
+		"sessionAffinityConfig: {clientIP: {timeoutSeconds: %d}}}", clusterIP1, seconds))),
 		endpoints("web", "[{port: 8080}]", backends...))
 }
 
@@ -37,7 +37,7 @@ func TestClientIPAffinity(t *testing.T) {
 		}
 		one, two := addHost(t, node, "one", 8), addHost(t, node, "two", 9)
 		all := []string{ip4(1), ip4(2), ip4(3)}
-		r := startRedial(t, sticky(600, all...))
+		r := startRedial(t, sticky(600, all...), "--dial-try-timeout=1h", "--dial-timeout=1h")
 		r.awaitServed("web")
 		vip := clusterIP1 + ":80"
 
@@ -67,7 +67,7 @@ func TestClientIPAffinity(t *testing.T) {
 		r.write("all.yaml", sticky(1200, all...))
 		r.await("timeout changed", func(s *status) bool { return s.service("web").Ports[0].Affinity == 20*time.Minute })
 		assert.Equal(t, pin, assertPinned(t, one, vip))
-		r.write("all.yaml", web("web", clusterIP1, all...))
+		r.write("all.yaml", unhedged(web("web", clusterIP1, all...)))
 		r.await("no affinity", func(s *status) bool { return s.service("web").Ports[0].Affinity == 0 && len(s.front("web").VIPs) == 1 })
 		answers, failures := crowd(6, 1, one, vip)
 		assert.Empty(t, failures)
@@ -80,7 +80,7 @@ func TestAffinityExpires(t *testing.T) {
 	lab.Run(t, func(t *testing.T, node *lab.Host) {
 		addBackend(t, node, "a", 1)
 		addBackend(t, node, "b", 2)
-		r := startRedial(t, sticky(600, ip4(1), ip4(2)))
+		r := startRedial(t, sticky(600, ip4(1), ip4(2)), "--dial-try-timeout=1h", "--dial-timeout=1h")
 		r.awaitServed("web")
 		pin := assertPinned(t, node, clusterIP1+":80")
 		// A live change to a short timeout holds for the pin there is.

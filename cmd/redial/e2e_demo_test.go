@@ -9,7 +9,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -73,10 +72,9 @@ func TestDemoInterrupted(t *testing.T) {
 	require.True(t, eventually(func() bool { return strings.Contains(out.String(), "-- backend a is killed") }), out.String())
 	// A terminal sends it to the whole group.
 	require.NoError(t, unix.Kill(-cmd.Process.Pid, unix.SIGINT))
-	interrupted := time.Now()
 	err := cmd.Wait()
 	assert.NoError(t, err, out.String())
-	assert.Less(t, time.Since(interrupted), 10*time.Second)
+	assert.NotContains(t, out.String(), "-- both come back", "it went on")
 	assertLine(t, `redial, ClusterIP +[1-9]\d+ +0 +\S+ +\S+`, out.String())
 	assertNobodyLeft(t)
 }

@@ -44,7 +44,7 @@ func TestSilentBackendDelaysNobodyElse(t *testing.T) {
 		addBackend(t, node, "good", 1)
 		addBackend(t, node, "silent", 2).silence()
 		client := addHost(t, node, "client", 9)
-		r := startRedial(t, web("web", clusterIP1, ip4(1), ip4(2)), "--dial-timeout=1h", "--dial-try-timeout=1h")
+		r := startRedial(t, unhedged(web("web", clusterIP1, ip4(1), ip4(2))), "--dial-timeout=1h", "--dial-try-timeout=1h")
 		r.awaitServed("web")
 
 		const n = 100

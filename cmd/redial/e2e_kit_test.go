@@ -49,7 +49,7 @@ func runRedial(args ...string) (string, error) {
 }
 
 // testPatience is what a test grants a fact to come true. Only a failing test waits so long.
-const testPatience = 20 * time.Second
+const testPatience = time.Minute
 
 // instance is a redial process that serves a directory of manifests.
 type instance struct {
@@ -312,6 +312,11 @@ func manifests(documents ...string) string { return strings.Join(documents, "---
 // service is a Service's document. spec is a flow mapping: "{clusterIP: 198.18.100.1, ports: [{port: 80}]}".
 func service(name, spec string) string {
 	return fmt.Sprintf("apiVersion: v1\nkind: Service\nmetadata: {name: %s, namespace: default}\nspec: %s\n", name, spec)
+}
+
+// unhedged has a Service's clients stay with the backend whose turn it is, however long it takes.
+func unhedged(manifests string) string {
+	return strings.Replace(manifests, "namespace: default}", `namespace: default, annotations: {redial/hedge: "off"}}`, 1)
 }
 
 // endpoints is a slice's document: the addresses are of one family, ports is a flow sequence.

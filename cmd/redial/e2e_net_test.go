@@ -90,7 +90,7 @@ func (b *backend) silence() {
 }
 
 // clientPatience bounds one exchange. A connection that takes longer has failed.
-const clientPatience = 10 * time.Second
+const clientPatience = 30 * time.Second
 
 // call is a client's connection to a backend.
 type call struct {

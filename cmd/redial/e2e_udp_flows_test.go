@@ -14,7 +14,7 @@ import (
 )
 
 // The clients of these tests keep their port and do not stop sending, so that neither a session nor an entry of
-// connection tracking ends by itself. The kernel forgets the latter after 30 seconds of silence: longer than a test waits.
+// connection tracking ends by itself.
 
 // unready makes all endpoints of a slice unready.
 func unready(slice string) string {
@@ -129,6 +129,7 @@ func TestFlowsBegunBeforeTheService(t *testing.T) {
 		client := addHost(t, node, "client", 9)
 		r := startRedial(t, resolver("other", "198.18.100.2", ip4(2)))
 		r.awaitServed("other")
+		trackForLong(t, node)
 		other := []*flow{mustOpenFlow(t, client, "198.18.100.2:53"), mustOpenFlow(t, node, "198.18.100.2:53")}
 		awaitBackend(t, "other", other...)
 		before := []tracked{trackedFlow(t, node, other[0]), trackedFlow(t, node, other[1])}
@@ -178,6 +179,7 @@ func TestFlowsSurviveARestart(t *testing.T) {
 		client := addHost(t, node, "client", 9)
 		r := startRedial(t, manifests(everyKindOfResolver(), resolver("other", "198.18.100.2", ip4(2))))
 		r.awaitServed("dns", "other")
+		trackForLong(t, node)
 		var flows []*flow
 		for _, from := range []*lab.Host{client, node} {
 			for _, address := range everyKind("198.18.100.1") {

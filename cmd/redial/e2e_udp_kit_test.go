@@ -145,16 +145,18 @@ func (f *flow) exchange(patience time.Duration) (backend string, err error) {
 // tick is the time between two datagrams of clients that go on for as long as a test wants them to.
 const tick = 200 * time.Millisecond
 
-// awaitBackend has all flows send, one datagram each in a tick, until backend has answered every one of them. An error in
+// awaitBackend has all flows send, one datagram each in a tick or more, until backend has answered every one of them. An error in
 // between is what the clients of UDP put up with.
 func awaitBackend(t *testing.T, backend string, flows ...*flow) {
 	t.Helper()
 	began := time.Now()
 	var last string
+	wait := tick // and longer where answers take longer
 	if !eventually(func() bool {
 		for _, f := range flows {
-			if name, err := f.exchange(tick); name != backend {
+			if name, err := f.exchange(wait); name != backend {
 				last = fmt.Sprintf("%s: %q, %v", f, name, err)
+				wait = min(wait*3/2, udpPatience)
 				return false
 			}
 		}
@@ -184,8 +186,8 @@ func awaitArrival(t *testing.T, b *udpBackend, f *flow) {
 	}
 }
 
-// udpPatience is how long an answer may take. It is as long as resolvers wait; who hears nothing for so long, never will.
-const udpPatience = 5 * time.Second
+// udpPatience is how long an answer may take. Who hears nothing for so long, never will.
+const udpPatience = 20 * time.Second
 
 // askUDP is one exchange from a port of its own.
 func askUDP(from *lab.Host, address string) (backend string, err error) {
@@ -239,6 +241,15 @@ func (s *status) port(service string, protocol config.Protocol) proxy.PortStatus
 		}
 	}
 	return proxy.PortStatus{}
+}
+
+// trackForLong has connection tracking remember flows for longer than any test takes. Some flow must have been tracked
+// before.
+func trackForLong(t *testing.T, node *lab.Host) {
+	t.Helper()
+	for _, kind := range []string{"", "_stream"} {
+		require.NoError(t, node.Sysctl("netfilter/nf_conntrack_udp_timeout"+kind, "3600"))
+	}
 }
 
 // tracked is how connection tracking sees a client's flow.

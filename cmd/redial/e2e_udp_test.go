@@ -187,20 +187,23 @@ func TestStatusOfUDP(t *testing.T) {
 		r.awaitServed("dns")
 		for range 3 {
 			f := mustOpenFlow(t, client, clusterIP1+":53")
-			awaitBackend(t, "a", f)
-			awaitBackend(t, "a", f)
+			for range 2 {
+				name, err := f.exchange(udpPatience)
+				require.NoError(t, err)
+				require.Equal(t, "a", name)
+			}
 		}
 		front := r.status().front("dns")
 		assert.EqualValues(t, 6, front.Stats.DatagramsIn)
 		assert.EqualValues(t, 6, front.Stats.DatagramsOut)
-		assert.EqualValues(t, 1, front.Stats.Retried, "after one refusal nobody else is sent there")
-		assertLine(t, fmt.Sprintf(`default/dns +53/UDP +198\.18\.100\.1 +%d +served +2/2 +3 +3 +1 +0`, front.ProxyPort), statusOf(t, r))
+		assert.Positive(t, front.Stats.Retried, "one refusal sends the others elsewhere, for a while")
+		assertLine(t, fmt.Sprintf(`default/dns +53/UDP +198\.18\.100\.1 +%d +served +2/2 +3 +3 +%d +0`, front.ProxyPort, front.Stats.Retried), statusOf(t, r))
 		wide := statusOf(t, r, "-o", "wide")
 		assertLine(t, `default/dns +53/UDP +198\.18\.1\.2:8053 +ready +1 +3 +\d+ +0 +- +-`, wide)
-		assertLine(t, `default/dns +53/UDP +198\.18\.2\.2:8053 +ready +1 +0 +\d+ +1 +- +\d+s ago: .*connection refused`, wide)
+		assertLine(t, `default/dns +53/UDP +198\.18\.2\.2:8053 +ready +1 +0 +\d+ +[1-9] +- +\d+s ago: .*connection refused`, wide)
 		r.write("all.yaml", resolver("dns", clusterIP1))
 		r.await("no session left", func(s *status) bool { return s.front("dns").Stats.Active == 0 })
-		assertLine(t, `default/dns +53/UDP +198\.18\.100\.1 +\d+ +refused +0/0 +0 +3 +1 +0`, statusOf(t, r))
+		assertLine(t, `default/dns +53/UDP +198\.18\.100\.1 +\d+ +refused +0/0 +0 +3 +[1-9] +0`, statusOf(t, r))
 	})
 }
 

@@ -112,7 +112,7 @@ func TestSilentWatch(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			api := web(t)
-			b := follow(t, api, change, func(c *Config) { c.limits.silence = 20 * time.Millisecond })
+			b := follow(t, api, change, func(c *Config) { c.limits.silence = 300 * time.Millisecond })
 			b.endpoints("default/web", "198.19.0.1:8080")
 			api.freeze()
 			api.put("endpointslices", slice("web-1", "web", "198.19.0.2"))
@@ -138,9 +138,9 @@ func TestHangs(t *testing.T) {
 			}
 			b := follow(t, api, func(c *Config) {
 				fetched(c)
-				c.limits.list, c.limits.silence = 300*time.Millisecond, 300*time.Millisecond
+				c.limits.list, c.limits.silence = time.Second, time.Second
 			})
-			b.fact("it is said", func() bool { return b.says("cannot follow", "to "+verb, "no answer within 300ms") == 1 })
+			b.fact("it is said", func() bool { return b.says("cannot follow", "to "+verb, "no answer within 1s") == 1 })
 			api.put("services", service("db", "198.18.0.2"))
 			b.serves("default/db", "default/web")
 		})

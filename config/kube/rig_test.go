@@ -22,7 +22,7 @@ import (
 )
 
 // deadline is when a fact that is waited for is taken not to come. No test depends on it otherwise.
-const deadline = 30 * time.Second
+const deadline = time.Minute
 
 // eager has a source try again soon, and bear with everything else.
 func eager() limits {

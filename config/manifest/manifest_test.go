@@ -113,7 +113,7 @@ func (b *bed) names(want ...string) {
 // until waits for a fact about b.state or the problems.
 func (b *bed) until(fact func() bool, msg string, args ...any) {
 	b.t.Helper()
-	deadline := time.After(20 * time.Second)
+	deadline := time.After(time.Minute)
 	for b.take(); !fact(); b.take() {
 		select {
 		case <-b.tracker.Changed():

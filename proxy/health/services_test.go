@@ -54,7 +54,7 @@ func run(t *testing.T, body func(t *testing.T, r *rig)) {
 		require.Eventually(t, func() bool {
 			routes, err := netlink.RouteGet(net.ParseIP("2001:db8:ff::1"))
 			return err == nil && len(routes) > 0 && routes[0].Type == unix.RTN_LOCAL
-		}, 10*time.Second, time.Millisecond)
+		}, time.Minute, time.Millisecond)
 		body(t, r)
 	})
 }
@@ -136,7 +136,7 @@ func TestPortsCloseAndComeBack(t *testing.T) {
 			_, _, body := get(t, url("127.0.0.1", 32000))
 			assert.Equal(t, map[string]any{"namespace": "shop", "name": "mail"}, body["service"])
 			r.refused("127.0.0.1", 32001)
-			require.NoError(t, kept.SetReadDeadline(time.Now().Add(10*time.Second)))
+			require.NoError(t, kept.SetReadDeadline(time.Now().Add(time.Minute)))
 			_, err = kept.Read(make([]byte, 1))
 			assert.Error(t, err)
 			assert.NotErrorIs(t, err, syscall.EAGAIN)
@@ -258,7 +258,7 @@ func TestBrokenListener(t *testing.T) {
 		r.sync(check)
 		for _, l := range r.open[portKey{web, 32000}].listeners {
 			l.Listener.Close()
-			require.Eventually(t, l.broken.Load, 10*time.Second, time.Millisecond)
+			require.Eventually(t, l.broken.Load, time.Minute, time.Millisecond)
 		}
 		r.refused("127.0.0.1", 32000)
 		r.sync(check)

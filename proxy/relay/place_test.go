@@ -32,7 +32,7 @@ func TestConnectionsMove(t *testing.T) {
 			}
 		}
 		return loops == len(s.l.stats)
-	}, 10*time.Second, time.Millisecond)
+	}, time.Minute, time.Millisecond)
 	assert.Equal(t, sent, s.l.Stats().BytesIn)
 	assert.EqualValues(t, 1, s.l.Stats().Active)
 }

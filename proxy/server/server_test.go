@@ -61,7 +61,7 @@ func TestServesUntilTheEnd(t *testing.T) {
 	_, err = http.ReadResponse(r, nil)
 	require.NoError(t, err)
 	require.NoError(t, stop())
-	require.NoError(t, kept.SetReadDeadline(time.Now().Add(10*time.Second)))
+	require.NoError(t, kept.SetReadDeadline(time.Now().Add(time.Minute)))
 	_, err = io.ReadAll(r)
 	assert.NoError(t, err, "its connections end with it")
 	_, err = net.Dial("tcp", addr)

@@ -17,7 +17,7 @@ import (
 // Client asks what runs in pods, from a host: a pod's, a node's or one outside.
 type Client struct {
 	Host *lab.Host
-	// Patience is what one request may take; zero means 5 s, which only a failing one takes.
+	// Patience is what one request may take; zero means 20 s, which only a failing one takes.
 	Patience time.Duration
 	// Source is the address, the port or both to ask from; zero leaves them to the kernel.
 	Source netip.AddrPort
@@ -49,7 +49,7 @@ type Session struct {
 func (c Client) Open(network string, to netip.AddrPort) (*Session, error) {
 	s := &Session{patience: c.Patience}
 	if s.patience == 0 {
-		s.patience = 5 * time.Second
+		s.patience = 20 * time.Second
 	}
 	d := net.Dialer{Timeout: s.patience}
 	switch {

@@ -115,7 +115,7 @@ func runInside(m *testing.M, dir, binaries string) (int, error) {
 }
 
 // patience is what a test grants a fact to come true. Only a failing test waits so long.
-const patience = 30 * time.Second
+const patience = 90 * time.Second
 
 // eventually waits until check returns nil.
 func eventually(t *testing.T, what string, check func() error) {

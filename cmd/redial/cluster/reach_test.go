@@ -118,13 +118,15 @@ func reachesNow(c Client, to target, pods []string) error {
 // isRefused waits until a target refuses a host's connections, or rejects its datagrams.
 func isRefused(t *testing.T, from *lab.Host, to []target) {
 	t.Helper()
-	failsWith(t, from, to, "is refused", func(err error) bool { return errors.Is(err, unix.ECONNREFUSED) || isOwnVerdict(err) })
+	failsWith(t, Client{Host: from}, to, "is refused", func(err error) bool { return errors.Is(err, unix.ECONNREFUSED) || isOwnVerdict(err) })
 }
 
 // isDropped waits until what a host sends to a target gets no answer of any kind.
 func isDropped(t *testing.T, from *lab.Host, to []target) {
 	t.Helper()
-	failsWith(t, from, to, "is left without an answer", func(err error) bool {
+	// Within a namespace, an answer takes a thousandth of that.
+	client := Client{Host: from, Patience: 1500 * time.Millisecond}
+	failsWith(t, client, to, "is left without an answer", func(err error) bool {
 		var timeout net.Error
 		return errors.As(err, &timeout) && timeout.Timeout() || isOwnVerdict(err)
 	})
@@ -137,17 +139,16 @@ func isOwnVerdict(err error) bool { return errors.Is(err, unix.EPERM) }
 // isUnserved waits until nobody on a host's node takes its traffic to a Service, so that it fails on the LAN.
 func isUnserved(t *testing.T, from *lab.Host, to []target) {
 	t.Helper()
-	failsWith(t, from, to, "finds no proxy", func(err error) bool {
+	failsWith(t, Client{Host: from}, to, "finds no proxy", func(err error) bool {
 		return errors.Is(err, unix.EHOSTUNREACH) || errors.Is(err, unix.EACCES) // prohibited, over IPv4 and IPv6
 	})
 }
 
-func failsWith(t *testing.T, from *lab.Host, to []target, what string, right func(error) bool) {
+// failsWith waits until what the client sends fails in the right way. The kernel does not look at an ICMP error that comes
+// while it is still busy with the connect; then it is the first retransmission that fails, after one second.
+func failsWith(t *testing.T, client Client, to []target, what string, right func(error) bool) {
 	t.Helper()
-	// Within a namespace, an answer takes a thousandth of that. But the kernel does not look at an ICMP error that comes while
-	// it is still busy with the connect, and then it is the first retransmission that fails, after one second.
-	client := Client{Host: from, Patience: 1500 * time.Millisecond}
-	eventually(t, from.Name+" "+what, func() error {
+	eventually(t, client.Host.Name+" "+what, func() error {
 		return each(to, func(to target) error {
 			for range 2 { // one may be an old state's last
 				answer, err := client.Ask(to.network, to.addr, "hostname")

@@ -148,7 +148,7 @@ func answerDatagrams(conn *net.UDPConn, name string) {
 
 // An answer may take long on a busy machine. What must not come is not waited for as long.
 const (
-	patience = 10 * time.Second
+	patience = 30 * time.Second
 	briefly  = 300 * time.Millisecond
 )
 

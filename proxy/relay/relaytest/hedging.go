@@ -62,6 +62,7 @@ func testHedgeLost(t *testing.T, new New) {
 
 // That the loser answers after all counts for its backend.
 func testHedgeAnsweredLate(t *testing.T, new New) {
+	t.Parallel()
 	silent, wake := silentBackend(t)
 	good := backend(t, echo)
 	b := balance(silent, good)
