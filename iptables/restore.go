@@ -251,7 +251,9 @@ func (f *family) restore(ctx context.Context, input string) error {
 		args = append(args, "-w", strconv.Itoa(max(1, int(f.wait.Seconds()))))
 	}
 	f.stats.Restores++
+	start := time.Now()
 	_, stderr, err := f.runner.run(ctx, input, f.tools.restore, args...)
+	f.stats.Restoring += time.Since(start)
 	if err != nil {
 		f.stats.FailedRestores++
 		return newToolError("writing "+f.name()+" rules with "+f.tools.restore, stderr, err)

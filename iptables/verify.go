@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 )
 
 // image is what is ours in one table, as iptables-save shows it.
@@ -133,7 +134,9 @@ func words(rule string) []string {
 // read returns what is ours in the kernel, by table. It lists all tables at once, because listing one takes iptables-nft
 // as long, and because that way no legacy table comes into being by being listed.
 func (f *family) read(ctx context.Context) (map[string]image, error) {
+	start := time.Now()
 	stdout, stderr, err := f.runner.run(ctx, "", f.tools.save)
+	f.stats.Reading += time.Since(start)
 	if err != nil {
 		return nil, newToolError("reading "+f.name()+" rules with "+f.tools.save, stderr, err)
 	}
