@@ -31,6 +31,40 @@ func (a image) equal(b image) bool {
 	return maps.Equal(a.chains, b.chains) && slices.Equal(a.jumps, b.jumps)
 }
 
+// printOf is that of a chain with these rules, if iptables-save shows them as they are: rules are best spelled like it.
+func printOf(rules []string) print {
+	var h maphash.Hash
+	h.SetSeed(seed)
+	for _, r := range rules {
+		h.WriteString(r)
+		h.WriteByte('\n')
+	}
+	p := print{rules: len(rules)}
+	if p.rules > 0 {
+		p.sum = h.Sum64()
+	}
+	return p
+}
+
+// predict is what there is in place of before, once the written chains of want are in and those gone are not any more, if
+// iptables-save shows rules as they are.
+func predict(before map[string]image, want ruleset, written map[string]bool, gone map[string][]string) map[string]image {
+	now := map[string]image{}
+	for _, t := range want.tables() {
+		img := image{maps.Clone(before[t.name].chains), before[t.name].jumps}
+		for _, name := range gone[t.name] {
+			delete(img.chains, name)
+		}
+		for _, c := range t.chains {
+			if written[c.name] {
+				img.chains[c.name] = printOf(c.rules)
+			}
+		}
+		now[t.name] = img
+	}
+	return now
+}
+
 // seed makes prints comparable within this process.
 var seed = maphash.MakeSeed()
 
@@ -64,7 +98,7 @@ func readImages(save []byte) map[string]image {
 		case table == "":
 		case strings.HasPrefix(line, ":"+prefix):
 			name, _, _ := strings.Cut(line[1:], " ")
-			img.chains[name] = print{} // declarations come before rules
+			img.chains[strings.Clone(name)] = print{} // declarations come before rules; all of save must not stay for its names
 		case strings.HasPrefix(line, "-A "+prefix):
 			name, rule, _ := strings.Cut(line[len("-A "):], " ")
 			h := hashes[name]
@@ -81,7 +115,7 @@ func readImages(save []byte) map[string]image {
 		case strings.HasPrefix(line, "-A ") && strings.Contains(line, prefix):
 			from, rule, _ := strings.Cut(line[len("-A "):], " ")
 			if to := targetOf(words(rule)); strings.HasPrefix(to, prefix) {
-				img.jumps = append(img.jumps, jump{hook{from, to}, rule})
+				img.jumps = append(img.jumps, jump{hook{strings.Clone(from), strings.Clone(to)}, strings.Clone(rule)})
 			}
 		}
 	}
