@@ -59,7 +59,8 @@ var nowhere netip.AddrPort
 // Who may come in is asked first, and of everybody: pods are no exception, as with kube-proxy. Then clients on this node
 // part from the others.
 func (l layout) leaf(b intercept.Binding) leaf {
-	rule := l.match(b)
+	var buffer [192]byte // which most rules fit in
+	rule := matchVIP(buffer[:0], b)
 	out := leaf{vip: b.VIP, closed: b.Listen == nowhere, ranged: b.Sources != nil}
 	if b.Local == nowhere && b.Sources == nil {
 		out.rule = string(l.appendHandOver(rule, b.Listen))
@@ -113,10 +114,9 @@ func (l layout) leaf(b intercept.Binding) leaf {
 	return out
 }
 
-// match renders what packets to the VIP have in common. It is done for every VIP whenever one of them changes, so it has
+// matchVIP appends what packets to the VIP have in common. It is done for every VIP whenever one of them changes, so it has
 // better be quick.
-func (layout) match(b intercept.Binding) []byte {
-	rule := make([]byte, 0, 192)
+func matchVIP(rule []byte, b intercept.Binding) []byte {
 	if !b.VIP.NodePort() {
 		rule = append(single(b.VIP.Addr).AppendTo(append(rule, "-d "...)), ' ')
 	}
@@ -130,7 +130,9 @@ func (layout) match(b intercept.Binding) []byte {
 }
 
 // handOver renders the target that leads to a listener, or to nowhere.
-func (l layout) handOver(listener netip.AddrPort) string { return string(l.appendHandOver(nil, listener)) }
+func (l layout) handOver(listener netip.AddrPort) string {
+	return string(l.appendHandOver(nil, listener))
+}
 
 func (l layout) appendHandOver(rule []byte, listener netip.AddrPort) []byte {
 	port := portOf(listener)

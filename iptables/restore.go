@@ -29,7 +29,7 @@ type family struct {
 	// exists reports whether there may be tables to read; asking creates none.
 	exists   func() bool
 	siblings []*family // all families of the mode
-	broken error // why its nat table cannot be used; nil: it can
+	broken   error     // why its nat table cannot be used; nil: it can
 
 	// applied is what the kernel is known to hold; nil: nothing is known and the next write must be a full one.
 	applied   *ruleset

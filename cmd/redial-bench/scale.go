@@ -89,12 +89,14 @@ type scaleSeries struct {
 	System   string         `json:"system"`
 	Services int            `json:"services"`
 	Samples  []*scaleSample `json:"samples"`
+	Failed   string         `json:"failed,omitempty"` // why there are no more
 }
 
 func benchScale(ctx context.Context, out io.Writer, o *scaleOptions) error {
 	names := o.subjects()
 	environment := environmentOf(o.versions())
 	var series []*scaleSeries
+	var failed []string
 	for _, size := range o.sizes {
 		first := len(series)
 		for _, name := range names {
@@ -103,23 +105,40 @@ func benchScale(ctx context.Context, out io.Writer, o *scaleOptions) error {
 		for round := range o.rounds {
 			for _, s := range series[first:] {
 				progress("%d Services: round %d of %d: %s", size, round+1, o.rounds, s.System)
-				sample, err := o.cell(ctx, s.System, size)
-				if err != nil {
-					return err
+				if s.Failed != "" {
+					continue
 				}
-				s.Samples = append(s.Samples, sample)
+				sample, err := o.cell(ctx, s.System, size)
+				switch {
+				case ctx.Err() != nil:
+					return ctx.Err()
+				case err != nil:
+					s.Failed = err.Error()
+				default:
+					s.Samples = append(s.Samples, sample)
+				}
 			}
 		}
 		fmt.Fprintf(out, "\n%d Services\n\n%s", size, scaleTables(series[first:]))
 	}
 	fmt.Fprintf(out, "\nFirst packets beside those of the smallest number of Services\n\n%s", flatnessTable(series))
 	fmt.Fprintf(out, "\n%s", environment)
+	for _, s := range series {
+		if s.Failed != "" {
+			failed = append(failed, fmt.Sprintf("%s with %d Services", s.System, s.Services))
+		}
+	}
 	if o.json != "" {
 		b, err := json.MarshalIndent(map[string]any{"environment": environment, "series": series}, "", "  ")
 		if err != nil {
 			return err
 		}
-		return os.WriteFile(o.json, append(b, '\n'), 0o644)
+		if err := os.WriteFile(o.json, append(b, '\n'), 0o644); err != nil {
+			return err
+		}
+	}
+	if failed != nil {
+		return fmt.Errorf("not measured: %s; see above", strings.Join(failed, ", "))
 	}
 	return nil
 }

@@ -30,17 +30,17 @@ var scaleSystems = []struct {
 	name string
 	make func(n *network, c *scaleCell) (*subject, error)
 }{
-	{"redial, iptables-nft", func(n *network, c *scaleCell) (*subject, error) { return scaleRedial(n, c, "--iptables-mode", "nft") }},
-	{"redial, iptables-legacy", func(n *network, c *scaleCell) (*subject, error) {
+	{"redial (iptables-nft)", func(n *network, c *scaleCell) (*subject, error) { return scaleRedial(n, c, "--iptables-mode", "nft") }},
+	{"redial (iptables-legacy)", func(n *network, c *scaleCell) (*subject, error) {
 		return scaleRedial(n, c, "--iptables-mode", "legacy")
 	}},
-	{"redial, local", func(n *network, c *scaleCell) (*subject, error) {
+	{"redial (local)", func(n *network, c *scaleCell) (*subject, error) {
 		return scaleRedial(n, c, "--interception", "local", "--service-cidr", serviceRange)
 	}},
-	{"linear rules, iptables-nft", func(n *network, c *scaleCell) (*subject, error) { return linearRules(n, c, "nft") }},
-	{"linear rules, iptables-legacy", func(n *network, c *scaleCell) (*subject, error) { return linearRules(n, c, "legacy") }},
-	{"kube-proxy, iptables", func(n *network, c *scaleCell) (*subject, error) { return scaleKubeProxy(n, c, "iptables") }},
-	{"kube-proxy, nftables", func(n *network, c *scaleCell) (*subject, error) { return scaleKubeProxy(n, c, "nftables") }},
+	{"linear rules (iptables-nft)", func(n *network, c *scaleCell) (*subject, error) { return linearRules(n, c, "nft") }},
+	{"linear rules (iptables-legacy)", func(n *network, c *scaleCell) (*subject, error) { return linearRules(n, c, "legacy") }},
+	{"kube-proxy (iptables)", func(n *network, c *scaleCell) (*subject, error) { return scaleKubeProxy(n, c, "iptables") }},
+	{"kube-proxy (nftables)", func(n *network, c *scaleCell) (*subject, error) { return scaleKubeProxy(n, c, "nftables") }},
 }
 
 // metricsURL is where both proxies have their metrics.
