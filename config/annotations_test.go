@@ -214,7 +214,7 @@ func TestSettingsCostNothingUnlessUsed(t *testing.T) {
 		like Endpoint
 	}
 	require.Equal(t, unsafe.Offsetof(Endpoint{}.NodeName), unsafe.Offsetof(endpoint{}.like.Ready)+8, "the weight fills a gap")
-	require.Equal(t, unsafe.Offsetof(target{}.node), unsafe.Offsetof(target{}.ready)+8, "the pod fills a gap")
+	require.Equal(t, unsafe.Offsetof(target{}.at), unsafe.Offsetof(target{}.ready)+8, "the pod fills a gap")
 }
 
 // A change of settings alone is handed out, needs neither other rules nor other listeners, and its undoing is no change.

@@ -2,6 +2,7 @@ package config
 
 import (
 	"fmt"
+	"unique"
 
 	v1 "k8s.io/api/core/v1"
 )
@@ -25,7 +26,7 @@ func translateEndpoints(e *v1.Endpoints) *endpointSet {
 			for j, ea := range addresses {
 				a, ok := c.addr(func() string { return fmt.Sprintf("%s.%s[%d].ip", at, list, j) }, ea.IP)
 				if ok {
-					part.targets = append(part.targets, target{addr: a, ready: ready, serving: ready, node: intern(deref(ea.NodeName)),
+					part.targets = append(part.targets, target{addr: a, ready: ready, serving: ready, at: unique.Make(place{node: intern(deref(ea.NodeName))}),
 						pod: podOf(ea.TargetRef, ea.Hostname)})
 				}
 			}

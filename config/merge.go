@@ -73,6 +73,7 @@ func portEndpoints(name ServicePortName, sets []*endpointSet, families []Family,
 				}
 				out = slices.Grow(out, len(part.targets))
 				for _, t := range part.targets {
+					at := t.at.Value()
 					if !slices.Contains(families, FamilyOf(t.addr)) {
 						if *strangers == nil {
 							*strangers = map[netip.Addr]struct{}{}
@@ -81,8 +82,8 @@ func portEndpoints(name ServicePortName, sets []*endpointSet, families []Family,
 						continue
 					}
 					out = append(out, Endpoint{Addr: netip.AddrPortFrom(t.addr, ep.number),
-						Ready: t.ready, Serving: t.serving, Terminating: t.terminating, Weight: weights.of(t, s.weight), NodeName: t.node,
-						ForZones: t.zones, ForNodes: t.nodes})
+						Ready: t.ready, Serving: t.serving, Terminating: t.terminating, Weight: weights.of(t, s.weight), NodeName: at.node,
+						ForZones: at.zones, ForNodes: at.nodes})
 				}
 			}
 		}

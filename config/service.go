@@ -107,10 +107,15 @@ type Service struct {
 
 // equal reports whether nobody could tell s from o.
 func (s *Service) equal(o *Service) bool {
+	return s.sameObject(o) && slices.EqualFunc(s.Ports, o.Ports, func(a, b ServicePort) bool { return slices.Equal(a.Endpoints, b.Endpoints) })
+}
+
+// sameObject is equal but for endpoints.
+func (s *Service) sameObject(o *Service) bool {
 	return s.Name == o.Name && s.Created.Equal(o.Created) && s.Skipped == o.Skipped &&
 		s.HealthCheckNodePort == o.HealthCheckNodePort &&
 		slices.EqualFunc(s.Ports, o.Ports, func(a, b ServicePort) bool {
-			return a.SameFrontend(b) && a.Affinity == b.Affinity && a.Settings.equal(b.Settings) && slices.Equal(a.Endpoints, b.Endpoints)
+			return a.SameFrontend(b) && a.Affinity == b.Affinity && a.Settings.equal(b.Settings)
 		}) &&
 		slices.Equal(s.Problems, o.Problems) && slices.Equal(s.IPFamilies, o.IPFamilies)
 }

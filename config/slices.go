@@ -13,6 +13,7 @@ import (
 
 // endpointSet is one EndpointSlice or one v1.Endpoints, translated. It does not yet know its Service's ports.
 type endpointSet struct {
+	name     string // of the EndpointSlice
 	parts    []endpointPart
 	problems []Problem
 	// triggered is when the change happened that led to this set; zero when that is unknown, or has been handed out. Sets
@@ -40,8 +41,13 @@ type target struct {
 	addr                        netip.Addr
 	ready, serving, terminating bool
 	pod                         podHash
-	node                        string
-	zones, nodes                Names
+	at                          unique.Handle[place]
+}
+
+// place is where an endpoint runs, and for whose clients. Many have the same.
+type place struct {
+	node         string
+	zones, nodes Names
 }
 
 func (s *endpointSet) equal(o *endpointSet) bool {
@@ -89,9 +95,11 @@ func translateSlice(slice *discoveryv1.EndpointSlice) *endpointSet {
 			serving:     e.Conditions.Serving == nil || *e.Conditions.Serving,
 			terminating: e.Conditions.Terminating != nil && *e.Conditions.Terminating,
 			pod:         podOf(e.TargetRef, deref(e.Hostname)),
-			node:        intern(deref(e.NodeName)),
-			zones:       namesOf(hints.ForZones, func(z discoveryv1.ForZone) string { return z.Name }),
-			nodes:       namesOf(hints.ForNodes, func(n discoveryv1.ForNode) string { return n.Name }),
+			at: unique.Make(place{
+				node:  intern(deref(e.NodeName)),
+				zones: namesOf(hints.ForZones, func(z discoveryv1.ForZone) string { return z.Name }),
+				nodes: namesOf(hints.ForNodes, func(n discoveryv1.ForNode) string { return n.Name }),
+			}),
 		})
 	}
 	weight := c.ownWeight("an EndpointSlice", slice.Annotations)

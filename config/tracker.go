@@ -2,6 +2,7 @@ package config
 
 import (
 	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
@@ -41,9 +42,10 @@ type objectName struct{ namespace, name string }
 
 // tracked is everything known about one Service name. It exists as long as any object refers to the name.
 type tracked struct {
-	// service is the translated object without endpoints; nil when there is none.
+	// service is the translated object, whose endpoints mean nothing; nil when there is none.
 	service *Service
-	slices  map[string]*endpointSet
+	// slices are few, nearly always one, so that a map of them would be the largest part of this.
+	slices []*endpointSet
 	// endpoints is the v1.Endpoints of the same name; nil when there is none.
 	endpoints *endpointSet
 	// taken is what Take handed out last; nil when that was nothing or a deletion.
@@ -87,7 +89,7 @@ func (t *Tracker) SetService(svc *v1.Service) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	e := t.entry(value.Name)
-	if e.service != nil && e.service.equal(&value) {
+	if e.service != nil && e.service.sameObject(&value) {
 		return
 	}
 	e.service = &value
@@ -127,16 +129,16 @@ func (t *Tracker) SetSlice(slice *discoveryv1.EndpointSlice) {
 	}
 	t.owners[key] = owner
 	e := t.entry(owner)
-	if old, ok := e.slices[key.name]; ok {
-		if old.equal(set) {
-			return
-		}
-		set.triggered = newer(set.triggered, old.triggered)
+	set.name = key.name
+	switch i := e.slice(key.name); {
+	case i < 0:
+		e.slices = append(slices.Clip(e.slices), set)
+	case e.slices[i].equal(set):
+		return
+	default:
+		set.triggered = newer(set.triggered, e.slices[i].triggered)
+		e.slices[i] = set
 	}
-	if e.slices == nil {
-		e.slices = map[string]*endpointSet{}
-	}
-	e.slices[key.name] = set
 	t.touch(owner)
 }
 
@@ -264,6 +266,9 @@ func (t *Tracker) Take() Changes {
 		default:
 			changes[name] = value
 			e.taken = value
+			if value != nil && len(value.Problems) == len(e.service.Problems) {
+				e.service = value // which is the same but for endpoints: nothing is kept twice
+			}
 		}
 		for _, s := range e.slices {
 			s.triggered = time.Time{}
@@ -282,18 +287,22 @@ func (e *tracked) value() *Service {
 	if e.service == nil {
 		return nil
 	}
-	var sets []*endpointSet
 	var last time.Time
 	for _, s := range e.slices {
-		sets = append(sets, s)
 		last = newer(last, s.triggered)
 	}
+	sets := e.slices
 	if len(sets) == 0 && e.endpoints != nil {
-		sets = append(sets, e.endpoints)
+		sets = []*endpointSet{e.endpoints}
 	}
 	value := merge(e.service, sets)
 	value.Triggered = last
 	return value
+}
+
+// slice is the index of a slice; -1 if it is not there.
+func (e *tracked) slice(name string) int {
+	return slices.IndexFunc(e.slices, func(s *endpointSet) bool { return s.name == name })
 }
 
 func newer(a, b time.Time) time.Time {
@@ -324,7 +333,9 @@ func (t *Tracker) removeSlice(key objectName) {
 		return
 	}
 	delete(t.owners, key)
-	delete(t.services[owner].slices, key.name)
+	e := t.services[owner]
+	i := e.slice(key.name)
+	e.slices = slices.Delete(e.slices, i, i+1)
 	t.touch(owner)
 }
 

@@ -63,7 +63,7 @@ func serviceName(svc *v1.Service) ServiceName {
 	return ServiceName{Namespace: namespace(svc.Namespace), Name: svc.Name}
 }
 
-func namespace(ns string) string { return cmp.Or(ns, metav1.NamespaceDefault) }
+func namespace(ns string) string { return intern(cmp.Or(ns, metav1.NamespaceDefault)) }
 
 func created(m metav1.ObjectMeta) time.Time {
 	if m.CreationTimestamp.IsZero() {

@@ -43,9 +43,10 @@ func (kernelFlows) remove(v6 bool, stale func(*netlink.ConntrackFlow) bool) (uin
 
 // steering tells which flows are as the rules want them.
 type steering struct {
-	lay   layout
-	vips  map[intercept.VIP]course // NodePorts at the unspecified address
-	local map[netip.Addr]bool
+	lay layout
+	// now are the bindings in force, before those that flows of UDP were last held against; both sorted by VIP.
+	now, before []intercept.Binding
+	local       map[netip.Addr]bool
 }
 
 // course is where the flows of one binding should go.
@@ -57,21 +58,28 @@ type course struct {
 
 // newSteering describes what the rules do to flows. before is what those of UDP were last held against; nil: unknown.
 func newSteering(now intercept.State, before *intercept.State, lay layout, local []netip.Addr) steering {
-	s := steering{lay: lay, vips: make(map[intercept.VIP]course, len(now.Bindings)), local: map[netip.Addr]bool{}}
-	old := map[intercept.VIP]intercept.Binding{}
+	s := steering{lay: lay, now: now.Bindings, local: map[netip.Addr]bool{}}
 	if before != nil && slices.Equal(before.Pods, now.Pods) {
-		for _, b := range before.Bindings {
-			old[b.VIP] = b
-		}
-	}
-	for _, b := range now.Bindings {
-		was, found := old[b.VIP]
-		s.vips[b.VIP] = course{b, !found || !was.Equal(b)}
+		s.before = before.Bindings
 	}
 	for _, a := range local {
 		s.local[a] = true
 	}
 	return s
+}
+
+// course finds the binding of a VIP.
+func (s steering) course(v intercept.VIP) (course, bool) {
+	find := func(sorted []intercept.Binding) (b intercept.Binding, found bool) {
+		i, found := slices.BinarySearchFunc(sorted, v, func(b intercept.Binding, v intercept.VIP) int { return compareVIPs(b.VIP, v) })
+		if found {
+			b = sorted[i]
+		}
+		return b, found
+	}
+	b, found := find(s.now)
+	was, known := find(s.before)
+	return course{b, !known || !was.Equal(b)}, found
 }
 
 // stale reports whether a flow contradicts the rules: it goes to a VIP but not to its listener, or it goes to a proxy
@@ -87,10 +95,10 @@ func (s steering) stale(f *netlink.ConntrackFlow) bool {
 	to, end := address(f.Forward.DstIP), f.Reverse.SrcPort
 	here := s.isLocal(address(f.Reverse.SrcIP))
 	vip := intercept.VIP{Addr: to, Port: f.Forward.DstPort, Protocol: protocol}
-	c, steered := s.vips[vip]
+	c, steered := s.course(vip)
 	if !steered && s.isLocal(to) && s.lay.nodePorts.open(to) {
 		vip.Addr = wildcard(to.Is6(), 0).Addr()
-		c, steered = s.vips[vip]
+		c, steered = s.course(vip)
 	}
 	if steered {
 		return !here || !s.follows(c, address(f.Forward.SrcIP), end)

@@ -68,6 +68,9 @@ func TestGolden(t *testing.T) {
 				c.change(&cfg)
 				r := start(t, cfg)
 				require.NoError(t, r.Commit(t.Context(), c.state))
+				for _, f := range r.families {
+					assert.True(t, f.literal, "%s rules are not spelled as iptables-save does: every change would have all of them read", f.name())
+				}
 				for _, v6 := range []bool{false, true} {
 					family := map[bool]string{false: "v4", true: "v6"}[v6]
 					for _, table := range []string{"nat", "filter"} {

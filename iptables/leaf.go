@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 
 	"redial/proxy/intercept"
@@ -58,17 +59,11 @@ var nowhere netip.AddrPort
 // Who may come in is asked first, and of everybody: pods are no exception, as with kube-proxy. Then clients on this node
 // part from the others.
 func (l layout) leaf(b intercept.Binding) leaf {
-	var rule strings.Builder
-	if !b.VIP.NodePort() {
-		fmt.Fprintf(&rule, "-d %s ", single(b.VIP.Addr))
-	}
-	fmt.Fprintf(&rule, "-p %s -m %s --dport %d ", b.VIP.Protocol, b.VIP.Protocol, b.VIP.Port)
-	if c := comment(b.Owner); c != "" {
-		fmt.Fprintf(&rule, "-m comment --comment \"%s\" ", c)
-	}
+	var buffer [192]byte // which most rules fit in
+	rule := matchVIP(buffer[:0], b)
 	out := leaf{vip: b.VIP, closed: b.Listen == nowhere, ranged: b.Sources != nil}
 	if b.Local == nowhere && b.Sources == nil {
-		out.rule = rule.String() + l.handOver(b.Listen)
+		out.rule = string(l.appendHandOver(rule, b.Listen))
 		return out
 	}
 
@@ -78,7 +73,7 @@ func (l layout) leaf(b intercept.Binding) leaf {
 	}
 	var parting []string // of clients on this node from others
 	if b.Local != nowhere {
-		parting = append(parting, "-m addrtype --src-type LOCAL "+end(b.Local))
+		parting = append(parting, fmt.Sprintf("-p %s -m addrtype --src-type LOCAL %s", b.VIP.Protocol, l.handOver(b.Local)))
 		named := only(l.pods, func(p intercept.PodSource) bool { return !byPrefix(p) })
 		ranges := only(l.pods, byPrefix)
 		for _, p := range named {
@@ -95,7 +90,7 @@ func (l layout) leaf(b intercept.Binding) leaf {
 	parting = append(parting, end(b.Listen))
 
 	first := ownChain("VIP", b.VIP)
-	out.rule = rule.String() + "-j " + first
+	out.rule = string(rule) + "-j " + first
 	if b.Sources == nil {
 		out.chains = []chain{{first, parting}}
 		return out
@@ -119,13 +114,32 @@ func (l layout) leaf(b intercept.Binding) leaf {
 	return out
 }
 
+// matchVIP appends what packets to the VIP have in common. It is done for every VIP whenever one of them changes, so it has
+// better be quick.
+func matchVIP(rule []byte, b intercept.Binding) []byte {
+	if !b.VIP.NodePort() {
+		rule = append(single(b.VIP.Addr).AppendTo(append(rule, "-d "...)), ' ')
+	}
+	protocol := b.VIP.Protocol.String()
+	rule = append(append(append(append(rule, "-p "...), protocol...), " -m "...), protocol...)
+	rule = append(strconv.AppendUint(append(rule, " --dport "...), uint64(b.VIP.Port), 10), ' ')
+	if c := comment(b.Owner); c != "" {
+		rule = append(append(append(rule, "-m comment --comment \""...), c...), "\" "...)
+	}
+	return rule
+}
+
 // handOver renders the target that leads to a listener, or to nowhere.
 func (l layout) handOver(listener netip.AddrPort) string {
+	return string(l.appendHandOver(nil, listener))
+}
+
+func (l layout) appendHandOver(rule []byte, listener netip.AddrPort) []byte {
 	port := portOf(listener)
 	if l.target.IsValid() {
-		return fmt.Sprintf("-j DNAT --to-destination %s", netip.AddrPortFrom(l.target, port))
+		return netip.AddrPortFrom(l.target, port).AppendTo(append(rule, "-j DNAT --to-destination "...))
 	}
-	return fmt.Sprintf("-j REDIRECT --to-ports %d", port)
+	return strconv.AppendUint(append(rule, "-j REDIRECT --to-ports "...), uint64(port), 10)
 }
 
 // portOf returns the port that packets for a listener are translated to.
@@ -164,12 +178,16 @@ const maxComment = 120
 
 // comment makes any text safe to stand between double quotes in the input of iptables-restore.
 func comment(owner string) string {
+	unsafe := func(r rune) bool { return r < ' ' || r > '~' || strings.ContainsRune("\"'`\\", r) }
+	if len(owner) <= maxComment && strings.IndexFunc(owner, unsafe) < 0 {
+		return strings.TrimSpace(owner)
+	}
 	var b strings.Builder
 	for _, r := range owner {
 		switch {
 		case b.Len() >= maxComment:
 			return strings.TrimSpace(b.String())
-		case r < ' ' || r > '~' || strings.ContainsRune("\"'`\\", r):
+		case unsafe(r):
 			b.WriteByte('_')
 		default:
 			b.WriteByte(byte(r))

@@ -267,7 +267,7 @@ func TestTrialTouchesNoChain(t *testing.T) {
 		`-d 192.0.2.1/32 -p tcp -m tcp --dport 80 -m comment --comment "ns/a -j REDIAL-B"`,
 		"-s 192.0.2.0/24",
 		"-p tcp -j REDIRECT --to-ports 9",
-		"-m addrtype --src-type LOCAL -p tcp -j REDIRECT --to-ports 2",
+		"-p tcp -m addrtype --src-type LOCAL -j REDIRECT --to-ports 2",
 		"-i cali+ -p tcp -j REDIRECT --to-ports 2",
 		"-p tcp -j REDIRECT --to-ports 1",
 	}, lay.leaf(b).trial())

@@ -166,6 +166,9 @@ func (r *Rules) choose(ctx context.Context, h host) error {
 		}
 		if works {
 			r.mode, r.families, r.absent = mode, byMode[mode], absent[mode]
+			for _, f := range r.families {
+				f.siblings = r.families
+			}
 			for other := range byMode {
 				if other != mode {
 					r.others = byMode[other]

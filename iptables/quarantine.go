@@ -3,7 +3,6 @@ package iptables
 import (
 	"context"
 	"fmt"
-	"slices"
 	"time"
 
 	"redial/proxy/intercept"
@@ -25,11 +24,9 @@ type quarantine struct {
 
 // commit steers bindings, all of f's family, to the proxy. The errors are BindingErrors, or one error of another kind.
 func (f *family) commit(ctx context.Context, bindings []intercept.Binding, lay layout) []error {
-	owners := make(map[intercept.VIP]intercept.Binding, len(bindings))
 	leaves := make([]leaf, 0, len(bindings))
 	held := map[intercept.VIP]quarantine{}
 	for _, b := range bindings {
-		owners[b.VIP] = b
 		l := lay.leaf(b)
 		if q, found := f.quarantined[b.VIP]; found && q.text == l.text() && f.now().Before(q.until) {
 			held[b.VIP] = q
@@ -49,12 +46,13 @@ func (f *family) commit(ctx context.Context, bindings []intercept.Binding, lay l
 		}
 	}
 	var errs []error
-	for vip, q := range f.quarantined {
-		errs = append(errs, &intercept.BindingError{Binding: owners[vip], Err: q.err})
+	if len(f.quarantined) > 0 {
+		for _, b := range bindings {
+			if q, found := f.quarantined[b.VIP]; found {
+				errs = append(errs, &intercept.BindingError{Binding: b, Err: q.err})
+			}
+		}
 	}
-	slices.SortFunc(errs, func(a, b error) int {
-		return compareVIPs(a.(*intercept.BindingError).Binding.VIP, b.(*intercept.BindingError).Binding.VIP)
-	})
 	if err != nil {
 		errs = append(errs, err)
 	}

@@ -114,6 +114,7 @@ func TestChangesAddUp(t *testing.T) {
 						var b *intercept.BindingError
 						require.False(t, errors.As(err, &b), "no binding is to blame: %v", err)
 					}
+					requireSeen(t, r)
 				}
 				s.refuse = nil
 				require.NoError(t, r.Commit(t.Context(), now))
@@ -124,6 +125,50 @@ func TestChangesAddUp(t *testing.T) {
 			})
 		})
 	}
+}
+
+// requireSeen compares what is believed to be in the kernel with what is.
+func requireSeen(t *testing.T, r *Rules) {
+	t.Helper()
+	for _, f := range r.families {
+		if f.applied == nil {
+			continue
+		}
+		now, err := f.read(t.Context())
+		require.NoError(t, err)
+		for _, name := range ourTables {
+			require.True(t, now[name].equal(f.seen[name]), "%s %s: have %v, believe %v", f.name(), name, now[name], f.seen[name])
+		}
+	}
+}
+
+// By the ruleset's generation all families know that nobody else has written meanwhile.
+func TestChangesAreNotReadBack(t *testing.T) {
+	t.Parallel()
+	lab.Run(t, func(t *testing.T, node *lab.Host) {
+		s := newSpy()
+		r := startWith(t, testConfig(ModeNFT), s)
+		bindings := twoFamilies()
+		require.NoError(t, r.Commit(t.Context(), intercept.State{Bindings: bindings}))
+		require.True(t, verify(t, r))
+		commit := func(listen int) {
+			bindings[7].Listen = wildcard(false, uint16(listen))
+			s.reset()
+			require.NoError(t, r.Commit(t.Context(), intercept.State{Bindings: bindings}))
+			require.True(t, verify(t, r))
+		}
+		for i := range 3 {
+			commit(61997 + i)
+			assert.Equal(t, map[string]int{"iptables-nft-restore": 1}, s.restores)
+			assert.Equal(t, 1, s.execs, "nothing else is run")
+			requireSeen(t, r)
+		}
+		// Somebody else writes just before we do.
+		sh(t, node, "iptables-nft -A FORWARD -j ACCEPT")
+		commit(61996)
+		assert.Greater(t, s.execs, 1)
+		requireSeen(t, r)
+	})
 }
 
 // sortedLines forgives the order of chains, which the kernel keeps as they were made, but not that of rules.

@@ -64,7 +64,7 @@ type layout struct {
 	healthChecks []uint16
 }
 
-// render lays out the rules of one family. It is a pure function; leaves may come in any order.
+// render lays out the rules of one family. It sorts leaves, which may come in any order, and else is a pure function.
 func (l layout) render(leaves []leaf) ruleset {
 	return ruleset{
 		filter: table{"filter", l.renderFilter(slices.ContainsFunc(leaves, leaf.drops))},
@@ -73,7 +73,7 @@ func (l layout) render(leaves []leaf) ruleset {
 }
 
 func (l layout) renderNat(leaves []leaf) []chain {
-	leaves = slices.SortedFunc(slices.Values(leaves), func(a, b leaf) int { return compareVIPs(a.vip, b.vip) })
+	slices.SortFunc(leaves, func(a, b leaf) int { return compareVIPs(a.vip, b.vip) })
 	// The unspecified address sorts first.
 	split := 0
 	for split < len(leaves) && leaves[split].vip.NodePort() {

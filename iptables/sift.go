@@ -14,13 +14,20 @@ import (
 // owner sorts first stays, so that the outcome does not depend on the order of the caller's. What it lets through is in
 // one form for all that mean the same, see plain.
 func sift(bindings []intercept.Binding) (map[bool][]intercept.Binding, []error) {
-	sorted := slices.SortedStableFunc(slices.Values(bindings), func(a, b intercept.Binding) int {
+	sorted := slices.Clone(bindings)
+	slices.SortStableFunc(sorted, func(a, b intercept.Binding) int {
 		if order := compareVIPs(a.VIP, b.VIP); order != 0 {
 			return order
 		}
 		return strings.Compare(a.Owner, b.Owner)
 	})
-	valid := map[bool][]intercept.Binding{}
+	six, _ := slices.BinarySearchFunc(sorted, true, func(b intercept.Binding, _ bool) int {
+		if b.VIP.Addr.Is6() {
+			return 0
+		}
+		return -1
+	})
+	valid := map[bool][]intercept.Binding{false: make([]intercept.Binding, 0, six), true: make([]intercept.Binding, 0, len(sorted)-six)}
 	var errs []error
 	var last intercept.Binding
 	for _, given := range sorted {

@@ -1,5 +1,7 @@
 package iptables
 
+import "time"
+
 // Stats says what the rules are like and what it took to keep them so. Counts are since New.
 type Stats struct {
 	Mode    Mode   // never ModeAuto
@@ -14,6 +16,8 @@ type FamilyStats struct {
 	Target string
 	// Restores counts executions of iptables-restore, FailedRestores those that failed.
 	Restores, FailedRestores int
+	// Restoring and Reading are how long iptables-restore and iptables-save have run, all executions together.
+	Restoring, Reading time.Duration
 	// FailedPartials counts those of them that were to write only what had changed. Everything is written then.
 	FailedPartials int
 	// Repairs counts the times that rules were found changed or missing and were written again.

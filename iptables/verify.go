@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 )
 
 // image is what is ours in one table, as iptables-save shows it.
@@ -28,6 +29,40 @@ type jump struct {
 
 func (a image) equal(b image) bool {
 	return maps.Equal(a.chains, b.chains) && slices.Equal(a.jumps, b.jumps)
+}
+
+// printOf is that of a chain with these rules, if iptables-save shows them as they are: rules are best spelled like it.
+func printOf(rules []string) print {
+	var h maphash.Hash
+	h.SetSeed(seed)
+	for _, r := range rules {
+		h.WriteString(r)
+		h.WriteByte('\n')
+	}
+	p := print{rules: len(rules)}
+	if p.rules > 0 {
+		p.sum = h.Sum64()
+	}
+	return p
+}
+
+// predict is what there is in place of before, once the written chains of want are in and those gone are not any more, if
+// iptables-save shows rules as they are.
+func predict(before map[string]image, want ruleset, written map[string]bool, gone map[string][]string) map[string]image {
+	now := map[string]image{}
+	for _, t := range want.tables() {
+		img := image{maps.Clone(before[t.name].chains), before[t.name].jumps}
+		for _, name := range gone[t.name] {
+			delete(img.chains, name)
+		}
+		for _, c := range t.chains {
+			if written[c.name] {
+				img.chains[c.name] = printOf(c.rules)
+			}
+		}
+		now[t.name] = img
+	}
+	return now
 }
 
 // seed makes prints comparable within this process.
@@ -63,7 +98,7 @@ func readImages(save []byte) map[string]image {
 		case table == "":
 		case strings.HasPrefix(line, ":"+prefix):
 			name, _, _ := strings.Cut(line[1:], " ")
-			img.chains[name] = print{} // declarations come before rules
+			img.chains[strings.Clone(name)] = print{} // declarations come before rules; all of save must not stay for its names
 		case strings.HasPrefix(line, "-A "+prefix):
 			name, rule, _ := strings.Cut(line[len("-A "):], " ")
 			h := hashes[name]
@@ -80,7 +115,7 @@ func readImages(save []byte) map[string]image {
 		case strings.HasPrefix(line, "-A ") && strings.Contains(line, prefix):
 			from, rule, _ := strings.Cut(line[len("-A "):], " ")
 			if to := targetOf(words(rule)); strings.HasPrefix(to, prefix) {
-				img.jumps = append(img.jumps, jump{hook{from, to}, rule})
+				img.jumps = append(img.jumps, jump{hook{strings.Clone(from), strings.Clone(to)}, strings.Clone(rule)})
 			}
 		}
 	}
@@ -133,7 +168,9 @@ func words(rule string) []string {
 // read returns what is ours in the kernel, by table. It lists all tables at once, because listing one takes iptables-nft
 // as long, and because that way no legacy table comes into being by being listed.
 func (f *family) read(ctx context.Context) (map[string]image, error) {
+	start := time.Now()
 	stdout, stderr, err := f.runner.run(ctx, "", f.tools.save)
+	f.stats.Reading += time.Since(start)
 	if err != nil {
 		return nil, newToolError("reading "+f.name()+" rules with "+f.tools.save, stderr, err)
 	}

@@ -138,6 +138,7 @@ func (p *Proxier) Run(ctx context.Context) error {
 			running.Wait()
 			return nil
 		case <-p.cfg.Tracker.Changed():
+			p.delivered()
 			p.take(p.cfg.Tracker.Take(), p.cfg.Tracker.Node())
 		case <-synced:
 			synced = nil
@@ -161,6 +162,15 @@ func (p *Proxier) Resync() {
 	defer p.mu.Unlock()
 	if !p.sync.Queued.IsZero() {
 		p.ask()
+	}
+}
+
+// delivered notes when the Tracker has everything for the first time.
+func (p *Proxier) delivered() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.sync.Delivered.IsZero() {
+		p.sync.Delivered = time.Now()
 	}
 }
 

@@ -26,6 +26,8 @@ type SyncStatus struct {
 	Repairs  uint64        `json:"repairs"`  // times the rules had been changed by somebody else
 	Last     time.Time     `json:"last"`     // begin of the last run; zero before the first
 	Took     time.Duration `json:"took"`     // nanoseconds
+	// Delivered is when the source had handed over all there was at the start; zero before.
+	Delivered time.Time `json:"delivered,omitzero"`
 	// LastSuccess is the end of the last run that did not fail; zero before the first.
 	LastSuccess time.Time `json:"lastSuccess,omitzero"`
 	Error       string    `json:"error,omitempty"`

@@ -4,6 +4,7 @@
 //	redial-bench udp
 //	redial-bench data
 //	redial-bench failover
+//	redial-bench scale
 package main
 
 import (
@@ -33,6 +34,6 @@ func rootCommand() *cobra.Command {
 		SilenceErrors: true,
 	}
 	cmd.AddCommand(udpCommand(), udpEchoCommand(), udpLoadCommand(), udpOneShotCommand(), dataCommand(), dataPeerCommand(), dataLoadCommand(), plainProxyCommand(),
-		failoverCommand(), failoverPeerCommand(), failoverLoadCommand())
+		failoverCommand(), failoverPeerCommand(), failoverLoadCommand(), scaleCommand(), scaleCellCommand(), scalePeerCommand())
 	return cmd
 }

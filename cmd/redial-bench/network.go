@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"strings"
@@ -62,12 +63,17 @@ func withPort(ips []string, port int) []string {
 
 // isolated runs this program with the same arguments again, as the node of a network of its own.
 func isolated(ctx context.Context) error {
+	return isolate(ctx, os.Stdout, append(os.Args[1:], "--inside")...)
+}
+
+// isolate runs this program as the node of a network of its own.
+func isolate(ctx context.Context, out io.Writer, args ...string) error {
 	self, err := os.Executable()
 	if err != nil {
 		return err
 	}
-	cmd := exec.CommandContext(ctx, self, append(os.Args[1:], "--inside")...)
-	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
+	cmd := exec.CommandContext(ctx, self, args...)
+	cmd.Stdout, cmd.Stderr = out, os.Stderr
 	cmd.Cancel = func() error { return cmd.Process.Signal(unix.SIGTERM) }
 	lab.Isolate(cmd)
 	err = cmd.Run()

@@ -144,3 +144,44 @@ func family(pid int) ([]int, error) {
 	}
 	return pids, nil
 }
+
+// cpuWithChildren is cpuTime of one process, and of those that it has started and that have ended: of these in ticks of
+// 10 ms, since they have no clock any more.
+func cpuWithChildren(pid int) (time.Duration, error) {
+	own, err := cpuTime([]int{pid})
+	if err != nil {
+		return 0, err
+	}
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return 0, err
+	}
+	_, rest, _ := cutLast(string(stat), ")")
+	fields := strings.Fields(rest)
+	if len(fields) < 15 {
+		return 0, fmt.Errorf("stat %q: too short", stat)
+	}
+	for _, ticks := range fields[13:15] { // cutime and cstime
+		n, err := strconv.ParseInt(ticks, 10, 64)
+		if err != nil {
+			return 0, err
+		}
+		own += time.Duration(n) * 10 * time.Millisecond
+	}
+	return own, nil
+}
+
+// peakOf is the most bytes that a process has had resident.
+func peakOf(pid int) (int64, error) {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		return 0, err
+	}
+	for line := range strings.Lines(string(b)) {
+		if value, found := strings.CutPrefix(line, "VmHWM:"); found {
+			kib, err := strconv.ParseInt(strings.TrimSpace(strings.TrimSuffix(strings.TrimSpace(value), "kB")), 10, 64)
+			return kib << 10, err
+		}
+	}
+	return 0, fmt.Errorf("process %d does not say its VmHWM", pid)
+}

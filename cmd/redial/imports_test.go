@@ -15,8 +15,12 @@ import (
 // mayImport says what each package may import besides the standard library: a package, or with "/..." what is below it.
 // Imports point one way, so that every package can be understood and replaced with those below it alone.
 var mayImport = map[string][]string{
-	"redial/cmd/redial":       {"redial/...", "github.com/sirupsen/logrus", "github.com/spf13/...", "golang.org/x/sys/..."},
-	"redial/cmd/redial-bench": {"redial/proxy/intercept/lab", "github.com/vishvananda/netlink", "github.com/spf13/...", "golang.org/x/sys/..."},
+	"redial/cmd/redial": {"redial/...", "github.com/sirupsen/logrus", "github.com/spf13/...", "golang.org/x/sys/..."},
+	"redial/cmd/redial-bench": {
+		"redial/cmd/redial-bench/apiserver", "redial/proxy/intercept/lab", "k8s.io/api/...", "k8s.io/apimachinery/...",
+		"github.com/vishvananda/netlink", "github.com/spf13/...", "golang.org/x/sys/...",
+	},
+	"redial/cmd/redial-bench/apiserver": {"k8s.io/..."},
 	"redial/cmd/redial/cluster": {
 		"redial/proxy/intercept/lab", "k8s.io/...", "github.com/vishvananda/netlink", "golang.org/x/sys/...",
 	},

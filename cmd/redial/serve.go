@@ -108,7 +108,7 @@ func (h healthChecks) Sync(want []proxy.HealthCheck) []proxy.HealthCheckError {
 func (n *node) snapshot() metrics.Snapshot {
 	sum, totals := n.proxier.Summary(), n.relay.Totals()
 	s := metrics.Snapshot{
-		LastQueued: sum.Sync.Queued, LastSynced: sum.Sync.LastSuccess,
+		LastQueued: sum.Sync.Queued, LastSynced: sum.Sync.LastSuccess, Delivered: sum.Sync.Delivered,
 		SyncFailures:   sum.Sync.Failures,
 		ServiceChanges: sum.Sync.ServiceChanges, EndpointChanges: sum.Sync.EndpointChanges,
 		PendingServiceChanges: int(sum.Sync.PendingServiceChanges), PendingEndpointChanges: int(sum.Sync.PendingEndpointChanges),
@@ -147,6 +147,7 @@ func (n *node) snapshot() metrics.Snapshot {
 func rulesOf(s iptables.FamilyStats) metrics.Family {
 	f := metrics.Family{
 		Restores: uint64(s.Restores), RestoreFailures: uint64(s.FailedRestores), PartialRestoreFailures: uint64(s.FailedPartials),
+		Restoring: s.Restoring, Reading: s.Reading,
 		Repairs: uint64(s.Repairs), Quarantined: s.Quarantined, FlowsRemoved: uint64(s.FlowsRemoved), Broken: s.Err != nil,
 	}
 	for _, t := range s.Tables {

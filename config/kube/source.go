@@ -67,6 +67,7 @@ func New(cfg Config) *Source {
 		delivered: t.ServicesDelivered,
 		resource:  r,
 		uids:      map[config.ServiceName]types.UID{},
+		keepUIDs:  true,
 	}
 	s.servicesFeed = s.newFeed(r, &v1.Service{}, s.services,
 		func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {

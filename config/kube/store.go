@@ -3,8 +3,10 @@ package kube
 import (
 	"fmt"
 	"sync"
+	"unique"
 
 	v1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -24,8 +26,11 @@ type store struct {
 	delivered func()
 	resource  *resource
 
-	mu   sync.Mutex
+	mu sync.Mutex
+	// uids of the objects there are; empty unless keepUIDs.
 	uids map[config.ServiceName]types.UID
+	// keepUIDs: somebody asks for them. Each is as large as what else is known of a small object.
+	keepUIDs bool
 }
 
 // Add implements [cache.ReflectorStore].
@@ -33,7 +38,7 @@ func (s *store) Add(object any) error { return s.Update(object) }
 
 // Update implements [cache.ReflectorStore].
 func (s *store) Update(object any) error {
-	name, uid, err := identify(object)
+	name, uid, err := s.identify(object)
 	if err != nil {
 		return err
 	}
@@ -50,7 +55,7 @@ func (s *store) Update(object any) error {
 
 // Delete implements [cache.ReflectorStore].
 func (s *store) Delete(object any) error {
-	name, _, err := identify(object)
+	name, _, err := s.identify(object)
 	if err != nil {
 		return err
 	}
@@ -70,7 +75,7 @@ func (s *store) Replace(objects []any, _ string) error {
 	defer release()
 	uids := make(map[config.ServiceName]types.UID, len(objects))
 	for i, object := range objects {
-		name, uid, err := identify(object)
+		name, uid, err := s.identify(object)
 		if err == nil {
 			err = s.set(object)
 		}
@@ -109,20 +114,38 @@ func (s *store) uid(name config.ServiceName) types.UID {
 	return s.uids[name]
 }
 
-func identify(object any) (config.ServiceName, types.UID, error) {
+func (s *store) identify(object any) (name config.ServiceName, uid types.UID, err error) {
 	o, err := meta.Accessor(object)
 	if err != nil {
-		return config.ServiceName{}, "", fmt.Errorf("the API server sent a %T instead of an object: %w", object, err)
+		return name, "", fmt.Errorf("the API server sent a %T instead of an object: %w", object, err)
 	}
-	return config.ServiceName{Namespace: o.GetNamespace(), Name: o.GetName()}, o.GetUID(), nil
+	if s.keepUIDs {
+		uid = o.GetUID()
+	}
+	return config.ServiceName{Namespace: unique.Make(o.GetNamespace()).Value(), Name: o.GetName()}, uid, nil
 }
 
-// trim drops what is large and read by nobody: the record of who wrote which field, and the manifest that kubectl keeps.
+// trim drops what is large and read by nobody, such as the record of who wrote which field and the manifest that kubectl
+// keeps: of tens of thousands of objects it would be a multiple of what is read.
 func trim(object any) (any, error) {
 	if o, ok := object.(metav1.Object); ok {
 		o.SetManagedFields(nil)
+		o.SetOwnerReferences(nil)
+		o.SetFinalizers(nil)
 		if a := o.GetAnnotations(); a[v1.LastAppliedConfigAnnotation] != "" {
 			delete(a, v1.LastAppliedConfigAnnotation)
+		}
+	}
+	switch o := object.(type) {
+	case *v1.Service:
+		o.Spec.Selector = nil
+	case *discoveryv1.EndpointSlice:
+		for i := range o.Endpoints {
+			e := &o.Endpoints[i]
+			e.Zone, e.DeprecatedTopology = nil, nil
+			if e.TargetRef != nil {
+				e.TargetRef.Namespace, e.TargetRef.UID, e.TargetRef.ResourceVersion = "", "", ""
+			}
 		}
 	}
 	return object, nil

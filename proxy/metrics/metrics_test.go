@@ -21,11 +21,12 @@ func everything() Snapshot {
 	return Snapshot{
 		LastQueued: time.Unix(101, 5e8), LastSynced: time.Unix(102, 0), SyncFailures: 103,
 		ServiceChanges: 104, EndpointChanges: 105, PendingServiceChanges: 106, PendingEndpointChanges: 107,
-		SourceSynced: true, LastEvent: time.Unix(108, 0),
+		SourceSynced: true, LastEvent: time.Unix(108, 0), Delivered: time.Unix(111, 0),
 		Families: map[config.Family]Family{
 			config.IPv4: {
 				Tables:   []Table{{Name: "nat", Rules: 201, Written: 202}, {Name: "filter", Rules: 203, Written: 204}},
 				Restores: 205, RestoreFailures: 206, PartialRestoreFailures: 207, Repairs: 208, Quarantined: 209, FlowsRemoved: 210,
+				Restoring: 213 * time.Second, Reading: 214 * time.Second,
 				NoLocalInternal: 211, NoLocalExternal: 212,
 			},
 			config.IPv6: {Broken: true},
@@ -128,6 +129,12 @@ func TestEveryNumberIsShownWhereItBelongs(t *testing.T) {
 		"redial_frontends state=serving":             109,
 		"redial_frontends state=refusing":            110,
 		"redial_shared_frontends":                    111,
+
+		"redial_source_delivered_timestamp_seconds":                         111,
+		"redial_rule_programs_seconds_total ip_family=IPv4 program=restore": 213,
+		"redial_rule_programs_seconds_total ip_family=IPv4 program=save":    214,
+		"redial_rule_programs_seconds_total ip_family=IPv6 program=restore": 0,
+		"redial_rule_programs_seconds_total ip_family=IPv6 program=save":    0,
 
 		"redial_connections_total result=connected":                      301,
 		"redial_connections_total result=failed":                         302,

@@ -13,12 +13,16 @@ var (
 		"Syncs after which the rules may not have been as wanted.")
 	sourceSynced = gauge("redial_source_synced",
 		"Whether the source of Services has delivered all there was at the start (1) or is still being waited for (0).")
+	sourceDelivered = gauge("redial_source_delivered_timestamp_seconds",
+		"When the source of Services had delivered all there was at the start.")
 	sourceLastEvent = gauge("redial_source_last_event_timestamp_seconds",
 		"When the source of Services last said something.")
 	steeringUp = gauge("redial_steering_up",
 		"Whether a family's traffic is steered to the proxy (1) or its rules cannot be written at all (0).", "ip_family")
 	ruleRestores = counter("redial_rule_restores_total",
 		"Executions of iptables-restore.", "ip_family")
+	ruleSeconds = counter("redial_rule_programs_seconds_total",
+		"How long iptables-restore and iptables-save have run.", "program", "ip_family")
 	ruleRepairs = counter("redial_rule_repairs_total",
 		"Times that rules were found changed by others, and written again.", "ip_family")
 	quarantined = gauge("redial_bindings_quarantined",
@@ -32,6 +36,7 @@ var (
 func (e emit) syncs(s *Snapshot) {
 	set(e, syncFailures, s.SyncFailures)
 	setBool(e, sourceSynced, s.SourceSynced)
+	setTime(e, sourceDelivered, s.Delivered)
 	setTime(e, sourceLastEvent, s.LastEvent)
 	set(e, frontends, s.Serving, "serving")
 	set(e, frontends, s.Refusing, "refusing")
@@ -40,6 +45,8 @@ func (e emit) syncs(s *Snapshot) {
 		if f, served := s.Families[name]; served {
 			setBool(e, steeringUp, !f.Broken, string(name))
 			set(e, ruleRestores, f.Restores, string(name))
+			set(e, ruleSeconds, f.Restoring.Seconds(), "restore", string(name))
+			set(e, ruleSeconds, f.Reading.Seconds(), "save", string(name))
 			set(e, ruleRepairs, f.Repairs, string(name))
 			set(e, quarantined, f.Quarantined, string(name))
 		}

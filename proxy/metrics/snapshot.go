@@ -20,6 +20,8 @@ type Snapshot struct {
 	// SourceSynced says that the source has delivered all there was at the start, LastEvent is when it last said something.
 	SourceSynced bool
 	LastEvent    time.Time
+	// Delivered is when the source had delivered that.
+	Delivered time.Time
 
 	// Families are those that are served.
 	Families map[config.Family]Family
@@ -46,6 +48,8 @@ type Family struct {
 	// Restores counts executions of iptables-restore, RestoreFailures those that failed, PartialRestoreFailures those of
 	// them that were to write only what had changed.
 	Restores, RestoreFailures, PartialRestoreFailures uint64
+	// Restoring and Reading are how long iptables-restore and iptables-save have run, all executions together.
+	Restoring, Reading time.Duration
 	// Repairs counts the times that rules had been changed by others.
 	Repairs uint64
 	// Quarantined is the number of bindings left out now, because the kernel refuses their rules.
