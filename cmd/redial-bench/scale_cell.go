@@ -263,11 +263,11 @@ func (c *scaleCell) idle(ctx context.Context, s *subject, sample *scaleSample) e
 		return nil
 	}
 	var err error
-	sample.Idle, err = useWhile(ctx, s, func() error { return rest(ctx, c.Idle) })
+	sample.Idle, err = useWhile(ctx, s, func() error { return idle(ctx, c.Idle) })
 	return err
 }
 
-func rest(ctx context.Context, d time.Duration) error {
+func idle(ctx context.Context, d time.Duration) error {
 	select {
 	case <-ctx.Done():
 		return ctx.Err()
@@ -304,7 +304,7 @@ const between = 300 * time.Millisecond
 
 func (c *scaleCell) adds(ctx context.Context, s *subject, sample *scaleSample) error {
 	for i := range c.Adds {
-		if err := rest(ctx, between); err != nil {
+		if err := idle(ctx, between); err != nil {
 			return err
 		}
 		start := time.Now()
@@ -321,7 +321,7 @@ func (c *scaleCell) adds(ctx context.Context, s *subject, sample *scaleSample) e
 }
 
 func (c *scaleCell) changes(ctx context.Context, s *subject, sample *scaleSample) error {
-	if err := rest(ctx, 2*between); err != nil { // what an added Service has begun is over
+	if err := idle(ctx, 2*between); err != nil { // what an added Service has begun is over
 		return err
 	}
 	before, err := restores(ctx, s)
@@ -329,7 +329,7 @@ func (c *scaleCell) changes(ctx context.Context, s *subject, sample *scaleSample
 		return err
 	}
 	for i := range c.Changes {
-		if err := rest(ctx, between/10); err != nil {
+		if err := idle(ctx, between/10); err != nil {
 			return err
 		}
 		took, err := c.changeLast(ctx, s, i+1)
@@ -369,7 +369,7 @@ func (c *scaleCell) churn(ctx context.Context, s *subject, sample *scaleSample) 
 				return err
 			}
 			sample.ChurnChanged = append(sample.ChurnChanged, took)
-			if err := rest(ctx, 20*time.Millisecond); err != nil {
+			if err := idle(ctx, 20*time.Millisecond); err != nil {
 				return err
 			}
 		}

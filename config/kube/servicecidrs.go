@@ -11,6 +11,7 @@ import (
 	"github.com/sirupsen/logrus"
 	networkingv1 "k8s.io/api/networking/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/wait"
@@ -104,11 +105,11 @@ func (s *cidrStore) Update(object any) error {
 
 // Delete implements [cache.ReflectorStore].
 func (s *cidrStore) Delete(object any) error {
-	name, _, err := identify(object)
+	o, err := meta.Accessor(object)
 	if err != nil {
-		return err
+		return fmt.Errorf("the API server sent a %T instead of an object: %w", object, err)
 	}
-	delete(s.known, name.Name)
+	delete(s.known, o.GetName())
 	s.tell(false)
 	return nil
 }
