@@ -238,7 +238,7 @@ func TestParseStrace(t *testing.T) {
 	assert.Equal(t, "| **all**     | **3.0** | **2.0** |", lines[4], "what is done seldom is in the sum only")
 }
 
-func seconds(n float64) time.Duration { return time.Duration(n * float64(time.Second)) }
+func secondsOf(n float64) time.Duration { return time.Duration(n * float64(time.Second)) }
 
 func TestDataReport(t *testing.T) {
 	r := &dataReport{Rounds: 3, Seconds: 1}
@@ -246,13 +246,13 @@ func TestDataReport(t *testing.T) {
 	for i, cpu := range []float64{0.09, 0.2, 0.11} {
 		elapsed := []float64{1, 2, 1}[i]
 		done := int(1000 * elapsed)
-		r.add("short", redial, &dataSample{Elapsed: seconds(elapsed), CPU: seconds(cpu), Done: done, P50: time.Millisecond, P99: 2 * time.Millisecond})
-		r.add("short", nginx, &dataSample{Elapsed: seconds(elapsed), CPU: 2 * seconds(cpu), Done: done / 2, P50: time.Millisecond, P99: 4 * time.Millisecond, Failed: i})
+		r.add("short", redial, &dataSample{Elapsed: secondsOf(elapsed), CPU: secondsOf(cpu), Done: done, P50: time.Millisecond, P99: 2 * time.Millisecond})
+		r.add("short", nginx, &dataSample{Elapsed: secondsOf(elapsed), CPU: 2 * secondsOf(cpu), Done: done / 2, P50: time.Millisecond, P99: 4 * time.Millisecond, Failed: i})
 	}
-	r.add("bulk", redial, &dataSample{Elapsed: seconds(1), CPU: seconds(0.5), Bytes: 1 << 30, Kept: 4, Before: footprint{FDs: 10}, During: footprint{FDs: 18}})
-	r.add("idle", redial, &dataSample{Elapsed: seconds(1), Idle: 100, Kept: 100, Before: footprint{FDs: 10}, During: footprint{FDs: 210, Resident: 100 << 11}})
+	r.add("bulk", redial, &dataSample{Elapsed: secondsOf(1), CPU: secondsOf(0.5), Bytes: 1 << 30, Kept: 4, Before: footprint{FDs: 10}, During: footprint{FDs: 18}})
+	r.add("idle", redial, &dataSample{Elapsed: secondsOf(1), Idle: 100, Kept: 100, Before: footprint{FDs: 10}, During: footprint{FDs: 210, Resident: 100 << 11}})
 	for cores, done := range map[int]int{1: 100, 2: 150} {
-		r.add("scale", &system{name: "redial" + ofCores(cores), cores: cores}, &dataSample{Elapsed: seconds(1), CPU: seconds(float64(cores) / 2), Done: done, P99: time.Second})
+		r.add("scale", &system{name: "redial" + ofCores(cores), cores: cores}, &dataSample{Elapsed: secondsOf(1), CPU: secondsOf(float64(cores) / 2), Done: done, P99: time.Second})
 	}
 	row := func(text string, cells ...string) {
 		t.Helper()
