@@ -75,8 +75,8 @@ func (p *Proxier) shares(key frontendKey) bool {
 	if !p.mayShare(key) {
 		return false
 	}
-	open, most := p.cfg.Relay.Listeners()
-	return p.sharing.full[key.family] || open >= most-most/4
+	used := p.cfg.Relay.Usage()
+	return p.sharing.full[key.family] || used.Listeners >= used.MaxListeners-used.MaxListeners/4
 }
 
 func (p *Proxier) mayShare(key frontendKey) bool {

@@ -101,6 +101,7 @@ func notes(p proxy.PortStatus, f proxy.FrontendStatus) string {
 	note(s.Limited-s.QueueTimeouts, "%d refused by a limit")
 	note(s.QueueTimeouts, "%d waited too long")
 	note(s.ShareWaits, "waited for a share of all connections (%d times)")
+	note(s.Strays, "%d reset as not meant for it")
 	note(s.FDWaits, "%d waited for descriptors")
 	note(s.AcceptErrors, "%d accept errors")
 	note(s.Evicted, "%d sessions evicted")

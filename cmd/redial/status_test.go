@@ -61,10 +61,10 @@ func TestStatusNotes(t *testing.T) {
 		{port: limited, want: "at its limit of 5, 3 waiting"},
 		{
 			front: proxy.FrontendStatus{
-				Stats:    relay.Stats{Limited: 5, QueueTimeouts: 2, ShareWaits: 1, FDWaits: 4, AcceptErrors: 6, Evicted: 7},
+				Stats:    relay.Stats{Limited: 5, QueueTimeouts: 2, ShareWaits: 1, Strays: 3, FDWaits: 4, AcceptErrors: 6, Evicted: 7},
 				Balancer: proxy.BalancerStatus{RetriesRefused: 8, Evictions: 9},
 			},
-			want: "3 refused by a limit, 2 waited too long, waited for a share of all connections (1 times), 4 waited for descriptors, " +
+			want: "3 refused by a limit, 2 waited too long, waited for a share of all connections (1 times), 3 reset as not meant for it, 4 waited for descriptors, " +
 				"6 accept errors, 7 sessions evicted, 8 retries refused, 9 clients' affinity forgotten",
 		},
 	} {

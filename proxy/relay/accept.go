@@ -220,6 +220,12 @@ func (a *acceptor) admit(fd int, client netip.Addr) bool {
 	}
 	count := l.countersOf(a.loop)
 	count.accepted.Add(1)
+	if a.shared != nil && !l.mayHaveMore() {
+		count.limited.Add(1)
+		l.complainOfShare("new connections of a Service that shares a proxy port are reset")
+		abort(fd)
+		return true
+	}
 	if !r.fds.TryAcquire(fdsPerConnection) {
 		a.loop.pipes.close(r)
 		if !r.fds.TryAcquire(fdsPerConnection) {

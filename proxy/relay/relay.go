@@ -244,11 +244,3 @@ func (r *Relay) add(l *Listener) error {
 
 // Loops returns how many event loops there are for each protocol once they are needed.
 func (r *Relay) Loops() int { return r.cfg.Loops }
-
-// Listeners returns how many listening sockets there are, of both protocols and without shared ones, and how many there may
-// be.
-func (r *Relay) Listeners() (open, most int) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.bound, r.maxListeners
-}

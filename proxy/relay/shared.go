@@ -12,8 +12,9 @@ import (
 // counted in [Stats].Strays: it comes directly, or its Listener has just been closed.
 //
 // Its Listeners share the accept queue, too: a flood on one fills it for all, and at the limit of descriptors one
-// connection that waits holds up those behind it, whosever they are. All else, limits and settings and counters, each has
-// for itself.
+// connection that waits holds up those behind it, whosever they are. One that has its share of all connections that there may
+// be does not (share.go): those beyond it are reset, and counted as [Stats].Limited. All else, limits and settings and
+// counters, each has for itself.
 type SharedListener struct {
 	acceptor
 	loops int

@@ -203,8 +203,7 @@ func TestSharedByDestination(t *testing.T) {
 		assert.EqualValues(t, 3, c.Stats().Connected)
 		assert.Zero(t, s.four.Stats().Strays)
 		assert.EqualValues(t, 10, s.relay.Totals().TCP.Accepted)
-		open, most := s.relay.Listeners()
-		assert.Zero(t, open, "none has a socket of its own, of %d", most)
+		assert.Zero(t, s.relay.Usage().Listeners, "none has a socket of its own")
 	})
 }
 
@@ -290,6 +289,44 @@ func TestSharedClosesWhileOneWaits(t *testing.T) {
 		behind.SetDeadline(time.Now().Add(sharedPatience))
 		_, err = behind.Read(make([]byte, 1))
 		require.NoError(t, err)
+	})
+}
+
+// One whose clients stay until it has its share of all that there may be does not keep those of others waiting: its own are
+// reset.
+func TestSharedFlood(t *testing.T) {
+	onSharedNode(t, relay.Config{MaxFDs: 256}, func(t *testing.T, s *sharing) { // 192 for TCP: fewer than 96 connections
+		a, b := s.listen(s.four, "a"), s.listen(s.four, "b")
+		s.four.Route(routes(a, "198.18.1.1:80"))
+		s.four.Route(routes(b, "198.18.1.2:80"))
+		s.redirect(at("198.18.1.1:80"))
+		s.redirect(at("198.18.1.2:80"))
+		var live []net.Conn
+		reset := 0
+		for range 150 {
+			c, _, err := call(at("198.18.1.1:80"))
+			if err != nil {
+				require.ErrorIs(t, err, syscall.ECONNRESET)
+				reset++
+				continue
+			}
+			defer c.Close()
+			live = append(live, c)
+		}
+		assert.Greater(t, len(live), 70)
+		assert.EqualValues(t, reset, a.Stats().Limited)
+		for range 3 {
+			s.answers(at("198.18.1.2:80"), "b")
+		}
+		live[0].Close()
+		require.Eventually(t, func() bool {
+			c, _, err := call(at("198.18.1.1:80"))
+			if err == nil {
+				c.Close()
+			}
+			return err == nil
+		}, sharedPatience, time.Millisecond, "room again")
+		assert.Zero(t, a.Stats().FDWaits+b.Stats().FDWaits)
 	})
 }
 
