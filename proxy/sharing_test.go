@@ -165,6 +165,7 @@ func TestRefusalsOfThoseThatShare(t *testing.T) {
 			g.endpoints("web", "http", one)
 			g.eventually(reaches("one"), "the first backend")
 			require.True(t, g.served("web", "http").Shared)
+			g.eventually(func() bool { return g.Health().PendingSince.IsZero() }, "the rule to be recorded")
 			before := g.rec.count()
 			g.endpoints("web", "http", two)
 			g.eventually(reaches("two"), "the other backend")
