@@ -307,7 +307,7 @@ func TestSlowStart(t *testing.T) {
 			b.Report(anyone, addr(1), 0, nil)
 			b.Release(addr(1))
 			for _, part := range []float64{0.1, 0.25, 0.5, 1} {
-				const n = 8000
+				const n = 24000
 				before := shares(b)
 				for range n {
 					b.Pick(anyone, nil)
