@@ -149,10 +149,14 @@ func (s *trial) restart() {
 	s.t.Helper()
 	endOutage := s.ledger.suffer(outage{what: faultRestart, tcp: true, udp: true})
 	// A tenth of a second for the signal's way.
-	endCut := s.ledger.cutOff(cut{what: "the drain's end", from: time.Now().Add(faultDrain - 100*time.Millisecond)})
+	drained := time.Now().Add(faultDrain - 100*time.Millisecond)
+	endCut := s.ledger.cutOff(cut{what: "the drain's end", from: drained})
 	old := s.redial
 	old.signal(unix.SIGTERM)
 	require.NoError(s.t, old.wait(), "a process that drained")
+	if time.Now().After(drained) {
+		s.ledger.served(faultRestart, drained) // without a moment in which nobody was there
+	}
 	s.redial = old.restart()
 	s.awaitShown()
 	endOutage()

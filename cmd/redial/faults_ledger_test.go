@@ -31,6 +31,7 @@ type toll struct{ begun, felt int }
 type outage struct {
 	what        string
 	from, until time.Time // zero: not over yet
+	felt        time.Time // when it was first needed as an excuse; zero: not yet
 	// udp and tcp say whose; spokenOnly restricts it to connections in which the client did not wait for the greeting.
 	udp, tcp, spokenOnly bool
 }
@@ -125,6 +126,17 @@ func (l *ledger) suffer(o outage) (end func()) {
 	}
 }
 
+// served notes that nobody had a reason to fail by the present outage before a moment.
+func (l *ledger) served(what string, until time.Time) {
+	l.mu.Lock()
+	o := l.outages[len(l.outages)-1]
+	early := o.what == what && !o.felt.IsZero() && o.felt.Before(until)
+	l.mu.Unlock()
+	if early {
+		l.violate("%s: somebody failed %s after it began, and should not have before %s", what, o.felt.Sub(o.from), until.Sub(o.from))
+	}
+}
+
 // cutOff begins a cut. end tells that connections from now on are none of it.
 func (l *ledger) cutOff(c cut) (end func()) {
 	l.mu.Lock()
@@ -207,6 +219,9 @@ func (l *ledger) excuse(x *exchange, fin bool) string {
 				continue
 			}
 			if o.until.IsZero() || x.began.Before(o.until) {
+				if o.felt.IsZero() {
+					o.felt = time.Now()
+				}
 				return o.what
 			}
 		}
