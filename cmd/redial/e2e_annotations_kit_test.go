@@ -127,6 +127,18 @@ func (a *annotated) hold(n int, from *lab.Host) map[string][]*call {
 	return held
 }
 
+// assertEndsSoon expects the proxy to end a connection in this way that has hardly begun, on a busy machine perhaps before
+// the backend has said its name.
+func assertEndsSoon(t *testing.T, from *lab.Host, address string) {
+	t.Helper()
+	c, err := connect(from, address)
+	require.NoError(t, err)
+	defer c.Close()
+	c.SetDeadline(time.Now().Add(testPatience))
+	_, err = io.Copy(io.Discard, c)
+	require.NoError(t, err)
+}
+
 // assertEnds expects the proxy to end a connection, in the way of a server.
 func assertEnds(t *testing.T, c *call) {
 	t.Helper()

@@ -139,11 +139,11 @@ func TestLifeAnnotations(t *testing.T) {
 		untouched := mustDial(t, client, plain.vip())
 
 		idle := r.add("idle", "198.18.100.2", annotations{"idle-timeout=300ms"}, ip4(1))
-		assertEnds(t, mustDial(t, client, idle.vip()))
+		assertEndsSoon(t, client, idle.vip())
 		assert.EqualValues(t, 1, idle.awaitStats("ended", func(f proxy.FrontendStatus) bool { return f.Stats.Active == 0 }).Stats.Idle)
 
 		old := r.add("old", "198.18.100.3", annotations{"max-connection-age=1s"}, ip4(1))
-		assertEnds(t, mustDial(t, client, old.vip()))
+		assertEndsSoon(t, client, old.vip())
 		assert.EqualValues(t, 1, old.awaitStats("ended", func(f proxy.FrontendStatus) bool { return f.Stats.Active == 0 }).Stats.Aged)
 
 		for i, drain := range []string{"drain-timeout=0", "drain-timeout=300ms"} {

@@ -114,7 +114,9 @@ status:
 		assert.Contains(t, r.awaitProblem("web", "CannotRestrict").Message, "2001:db8:120::1")
 		assertAnswers(t, client, "198.18.120.1:80", "a")
 		assertAnswers(t, client, "[2001:db8:100::1]:80", "a")
-		_, err := ask(client, "[2001:db8:120::1]:80")
+		_, err := node.Output("ip", "route", "add", "unreachable", "2001:db8:120::1/128")
+		require.NoError(t, err)
+		_, err = ask(client, "[2001:db8:120::1]:80")
 		assert.Error(t, err)
 	})
 }
