@@ -14,7 +14,7 @@ demo: deps build
 	@bin/redial demo
 
 test: deps lint
-	go test -race -timeout 10m ./...
+	go test -race -parallel 6 -timeout 10m ./...
 
 # Against a real control plane, which the first time takes a quarter of an hour to build.
 test-cluster: PACKAGES += etcd-server

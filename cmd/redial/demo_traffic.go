@@ -98,7 +98,8 @@ func (s *stage) startTraffic(ctx context.Context) *traffic {
 	return t
 }
 
-// send asks one question after the other, without waiting for answers.
+// send asks one question after the other, without waiting for answers. What falls into an act between requests is not asked
+// at all, rather than all at once after it.
 func (t *traffic) send(to target) {
 	tick := time.NewTicker(time.Second / perSecond)
 	defer tick.Stop()
@@ -107,8 +108,10 @@ func (t *traffic) send(to target) {
 		case <-t.ctx.Done():
 			return
 		case <-tick.C:
+			if !t.asking.TryRLock() {
+				continue
+			}
 			t.running.Go(func() {
-				t.asking.RLock()
 				defer t.asking.RUnlock()
 				start := time.Now()
 				name, err := to.ask(t.stage.client, to.address)

@@ -89,7 +89,7 @@ func TestRestoresPerSync(t *testing.T) {
 		for i := range services200 {
 			writeFile(t, filepath.Join(dir, fmt.Sprintf("%d.yaml", i)), dualStack(i, 10))
 		}
-		r := newInstance(t, dir)
+		r := newInstance(t, dir, "--iptables-sync-period=1h") // looks at the rules are execs, too
 		r.cmd.Env = append(r.cmd.Env, "PATH="+e.path)
 		r.start()
 		s := r.await("200 Services steered", func(s *status) bool {
@@ -159,7 +159,7 @@ func TestNoExecForZeroEndpoints(t *testing.T) {
 		svc := service("web", "{type: NodePort, clusterIP: "+clusterIP1+", ports: [{port: 80, nodePort: 30080}]}")
 		writeFile(t, filepath.Join(dir, "svc.yaml"), svc)
 		writeFile(t, filepath.Join(dir, "eps.yaml"), endpoints("web", "[{port: 8080}]"))
-		r := newInstance(t, dir)
+		r := newInstance(t, dir, "--iptables-sync-period=1h") // looks at the rules are execs, too
 		r.cmd.Env = append(r.cmd.Env, "PATH="+e.path)
 		r.start()
 		r.await("steered though nothing serves", func(s *status) bool { return len(s.front("web").VIPs) == 2 })

@@ -31,7 +31,7 @@ func TestNoExecForZeroEndpointsOfUDP(t *testing.T) {
 		writeFile(t, filepath.Join(dir, "svc.yaml"), service("dns",
 			`{type: NodePort, clusterIPs: [198.18.100.1, "2001:db8:100::1"], ports: [{port: 53, nodePort: 30053, protocol: UDP}]}`))
 		writeFile(t, filepath.Join(dir, "eps.yaml"), slices(nil, nil))
-		r := newInstance(t, dir)
+		r := newInstance(t, dir, "--iptables-sync-period=1h") // looks at the rules are execs, too
 		r.cmd.Env = append(r.cmd.Env, "PATH="+e.path)
 		r.start()
 		r.await("steered though nothing serves", func(s *status) bool {
