@@ -14,9 +14,8 @@ type runner interface {
 	run(ctx context.Context, stdin, name string, args ...string) (stdout []byte, stderr string, err error)
 }
 
-// hooker is what hooking needs of a go-iptables client.
+// hooker is what unhooking needs of a go-iptables client.
 type hooker interface {
-	Insert(table, chain string, pos int, rulespec ...string) error
 	Delete(table, chain string, rulespec ...string) error
 }
 

@@ -23,8 +23,10 @@ func (t table) hooks() []hook {
 
 // spec is the jump as arguments of iptables.
 func (h hook) spec() []string {
-	return []string{"-m", "comment", "--comment", "redial: steer Service traffic to the proxy", "-j", h.to}
+	return []string{"-m", "comment", "--comment", hookComment, "-j", h.to}
 }
+
+const hookComment = "redial: steer Service traffic to the proxy"
 
 // sortJumps compares the jumps of built-in chains into ours with those that t wants.
 func sortJumps(t table, now image) (missing []hook, strays, surplus []jump) {

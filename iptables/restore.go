@@ -225,11 +225,11 @@ func (f *family) writeTables(ctx context.Context, tables []table) error {
 		}
 		slices.Sort(gone)
 		stale += len(gone)
-		input += restoreInput(t, gone)
+		input += restoreInput(t, gone, missing[t.name]...)
 		for _, name := range gone {
 			t.chains = append(slices.Clip(t.chains), chain{name: name})
 		}
-		careful += restoreInput(t, nil)
+		careful += restoreInput(t, nil, missing[t.name]...)
 	}
 	if err := f.restore(ctx, input); err != nil {
 		if stale == 0 || !blamesInput(err) {
@@ -241,11 +241,6 @@ func (f *family) writeTables(ctx context.Context, tables []table) error {
 		}
 	}
 	for _, t := range tables {
-		for _, h := range missing[t.name] {
-			if err := f.hooker.Insert(t.name, h.from, 1, h.spec()...); err != nil {
-				return fmt.Errorf("hooking %s into %s %s: %w", h.to, f.name(), h.from, err)
-			}
-		}
 		// Only now, so that there is no moment without a jump.
 		if err := f.unhook(t.name, surplus[t.name]); err != nil {
 			return err

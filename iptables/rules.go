@@ -164,8 +164,9 @@ func compareVIPs(a, b intercept.VIP) int {
 }
 
 // restoreInput writes t as input of iptables-restore --noflush: naming a chain creates or empties it. Chains in gone are
-// emptied and deleted; the deletions come last, when nothing of ours refers to them any more.
-func restoreInput(t table, gone []string) string {
+// emptied and deleted; the deletions come last, when nothing of ours refers to them any more. Jumps in missing are put first
+// in their chains: by themselves each would have a program read 30,000 rules again.
+func restoreInput(t table, gone []string, missing ...hook) string {
 	if len(t.chains) == 0 && len(gone) == 0 {
 		return ""
 	}
@@ -181,6 +182,9 @@ func restoreInput(t table, gone []string) string {
 		for _, r := range c.rules {
 			fmt.Fprintf(&b, "-A %s %s\n", c.name, r)
 		}
+	}
+	for _, h := range missing {
+		fmt.Fprintf(&b, "-I %s 1 -m comment --comment \"%s\" -j %s\n", h.from, hookComment, h.to)
 	}
 	for _, name := range gone {
 		fmt.Fprintf(&b, "-X %s\n", name)

@@ -83,7 +83,11 @@ func readImages(save []byte) map[string]image {
 			img.chains[name] = p
 		}
 		if table != "" {
-			images[table] = img
+			own := image{make(map[string]print, len(img.chains)), img.jumps}
+			for name, p := range img.chains {
+				own.chains[strings.Clone(name)] = p // or all of save would stay for its names
+			}
+			images[table] = own
 		}
 		table, hashes = "", map[string]*maphash.Hash{}
 	}
@@ -98,7 +102,7 @@ func readImages(save []byte) map[string]image {
 		case table == "":
 		case strings.HasPrefix(line, ":"+prefix):
 			name, _, _ := strings.Cut(line[1:], " ")
-			img.chains[strings.Clone(name)] = print{} // declarations come before rules; all of save must not stay for its names
+			img.chains[name] = print{} // declarations come before rules
 		case strings.HasPrefix(line, "-A "+prefix):
 			name, rule, _ := strings.Cut(line[len("-A "):], " ")
 			h := hashes[name]
