@@ -41,7 +41,7 @@ func TestEjectionsAreSeen(t *testing.T) {
 	assert.Contains(t, e.Error, "refused")
 	assert.False(t, e.Since.IsZero())
 	assert.True(t, e.Until.After(e.Since))
-	assert.Equal(t, 1, g.Summary().Services[0].Ejected)
+	assert.Equal(t, 1, g.Summary(false).Services[0].Ejected)
 	assert.Positive(t, f.Balancer.Ejections)
 	assert.Equal(t, "rr", f.Scheduler)
 
@@ -69,8 +69,8 @@ func TestEjectionsAreSeen(t *testing.T) {
 	g.eventually(func() bool { return line("backend is back") != nil }, "the line about it")
 
 	g.tracker.DeleteService(config.ServiceName{Namespace: "default", Name: "web"})
-	g.eventually(func() bool { return len(g.Summary().Services) == 0 && g.Summary().Serving == 0 }, "the Service to be gone")
-	assert.GreaterOrEqual(t, g.Summary().Balancer.Ejections, f.Balancer.Ejections)
+	g.eventually(func() bool { return len(g.Summary(false).Services) == 0 && g.Summary(false).Serving == 0 }, "the Service to be gone")
+	assert.GreaterOrEqual(t, g.Summary(false).Balancer.Ejections, f.Balancer.Ejections)
 }
 
 // When a node dies, the log tells of some and says that there are more.

@@ -110,7 +110,7 @@ func TestManyServicesFewPorts(t *testing.T) {
 		assert.Equal(t, count-8, problems)
 		require.Len(t, g.Status().Shared, 1)
 		assert.Equal(t, shared, g.Status().Shared[0].Frontends)
-		assert.Equal(t, shared, g.Summary().Shared)
+		assert.Equal(t, shared, g.Summary(false).Shared)
 		for i := range count {
 			require.True(t, answers(i), name(i))
 		}
@@ -322,7 +322,7 @@ func checkPlaces(t *testing.T, p *Proxier, before map[frontendKey]whereabouts, m
 			_, old := before[key]
 			fresh = fresh || !old
 			for _, l := range p.frontends[key].listeners {
-				routed[netip.AddrPortFrom(p.wanted[key.name.Service].Ports[0].ClusterIPs[0], 80)] = l.(*relay.Listener)
+				routed[netip.AddrPortFrom(p.wanted[key.name.Service].Ports[0].ClusterIPs[0], 80)] = l.listener.(*relay.Listener)
 			}
 		default:
 			require.False(t, taken[pk], "given twice")

@@ -29,12 +29,13 @@ type ServiceSummary struct {
 	Ejected int
 	// Waiting is how many connections wait for a limit's sake.
 	Waiting int
-	// Stats adds up the present frontends.
-	Stats relay.Stats
+	// Stats adds up the present frontends; nil: nobody has asked.
+	Stats *relay.Stats
 }
 
-// Summary may be called at any time, from any goroutine.
-func (p *Proxier) Summary() Summary {
+// Summary may be called at any time, from any goroutine. stats says whether those of each Service are wanted: with many
+// Services they are most of it.
+func (p *Proxier) Summary(stats bool) Summary {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	s := Summary{Sync: p.syncStatus(), Balancer: p.retired, Services: make([]ServiceSummary, 0, len(p.wanted))}
@@ -55,7 +56,13 @@ func (p *Proxier) Summary() Summary {
 		s.Balancer = s.Balancer.Add(f.balancer.Counters())
 		if i, ok := at[key.name.Service]; ok { // otherwise the frontend is about to be closed
 			s.Services[i].Ejected += f.balancer.Ejected()
-			s.Services[i].Stats = s.Services[i].Stats.Add(f.stats())
+			if stats {
+				sum := f.stats()
+				if before := s.Services[i].Stats; before != nil {
+					sum = sum.Add(*before)
+				}
+				s.Services[i].Stats = &sum
+			}
 		}
 	}
 	for name, limit := range p.limits {

@@ -106,7 +106,7 @@ func (h healthChecks) Sync(want []proxy.HealthCheck) []proxy.HealthCheckError {
 
 // snapshot is what one scrape shows.
 func (n *node) snapshot() metrics.Snapshot {
-	sum, totals := n.proxier.Summary(), n.relay.Totals()
+	sum, totals := n.proxier.Summary(n.opts.serviceMetrics), n.relay.Totals()
 	s := metrics.Snapshot{
 		LastQueued: sum.Sync.Queued, LastSynced: sum.Sync.LastSuccess, Delivered: sum.Sync.Delivered,
 		SyncFailures:   sum.Sync.Failures,
@@ -134,12 +134,16 @@ func (n *node) snapshot() metrics.Snapshot {
 		f.NoLocalInternal, f.NoLocalExternal = local.Internal, local.External
 		s.Families[local.Family] = f
 	}
-	for _, svc := range sum.Services {
-		s.Services = append(s.Services, metrics.Service{
+	s.Services = make([]metrics.Service, len(sum.Services))
+	for i, svc := range sum.Services {
+		s.Services[i] = metrics.Service{
 			Name: svc.Name, Skipped: svc.Skipped, Problems: svc.Problems,
 			Ready: svc.Ready, Terminating: svc.Terminating, Unused: svc.Unused, Ejected: svc.Ejected, Waiting: svc.Waiting,
-			Traffic: trafficOf(svc.Stats),
-		})
+		}
+		if svc.Stats != nil {
+			traffic := trafficOf(*svc.Stats)
+			s.Services[i].Traffic = &traffic
+		}
 	}
 	return s
 }

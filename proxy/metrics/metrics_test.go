@@ -39,7 +39,7 @@ func everything() Snapshot {
 		Balancers: Balancers{Suspicions: 807, Ejections: 801, ProbesAnswered: 802, ProbesFailed: 803, Full: 804, RetriesRefused: 805, Evictions: 806},
 		TCP:       traffic(300), UDP: traffic(400),
 		Services: []Service{
-			{Name: config.ServiceName{Namespace: "shop", Name: "web"}, Problems: []string{"InvalidPort", "InvalidPort", "WrongFamily"}, Ready: 501, Terminating: 502, Unused: 503, Ejected: 504, Waiting: 505, Traffic: traffic(600)},
+			{Name: config.ServiceName{Namespace: "shop", Name: "web"}, Problems: []string{"InvalidPort", "InvalidPort", "WrongFamily"}, Ready: 501, Terminating: 502, Unused: 503, Ejected: 504, Waiting: 505, Traffic: new(traffic(600))},
 			{Name: config.ServiceName{Namespace: "shop", Name: "mail"}, Ready: 1, Problems: []string{"WrongFamily"}},
 			{Name: config.ServiceName{Namespace: "shop", Name: "headless"}, Skipped: true},
 		},
@@ -316,7 +316,7 @@ func BenchmarkGather(b *testing.B) {
 		s := everything()
 		s.Services = nil
 		for i := range n {
-			s.Services = append(s.Services, Service{Name: config.ServiceName{Namespace: "bench", Name: fmt.Sprint(i)}, Ready: 3, Traffic: traffic(1)})
+			s.Services = append(s.Services, Service{Name: config.ServiceName{Namespace: "bench", Name: fmt.Sprint(i)}, Ready: 3, Traffic: new(traffic(1))})
 		}
 		for _, perService := range []bool{false, true} {
 			m := New(Config{PerService: perService, Snapshot: func() Snapshot { return s }})

@@ -70,13 +70,17 @@ func (e emit) service(s *Service) {
 	if s.Skipped {
 		return
 	}
+	traffic := s.Traffic
+	if traffic == nil {
+		traffic = &Traffic{}
+	}
 	namespace, name := utf8(s.Name.Namespace), utf8(s.Name.Name)
-	set(e, serviceActive, s.Traffic.Active, namespace, name)
+	set(e, serviceActive, traffic.Active, namespace, name)
 	set(e, serviceWaiting, s.Waiting, namespace, name)
-	e.results(serviceConnections, &s.Traffic, namespace, name)
-	set(e, serviceRetried, s.Traffic.Retried, namespace, name)
-	set(e, serviceBytes, s.Traffic.BytesIn, namespace, name, toBackend)
-	set(e, serviceBytes, s.Traffic.BytesOut, namespace, name, toClient)
+	e.results(serviceConnections, traffic, namespace, name)
+	set(e, serviceRetried, traffic.Retried, namespace, name)
+	set(e, serviceBytes, traffic.BytesIn, namespace, name, toBackend)
+	set(e, serviceBytes, traffic.BytesOut, namespace, name, toClient)
 	set(e, serviceBackends, s.Ready, namespace, name, "ready")
 	set(e, serviceBackends, s.Terminating, namespace, name, "terminating")
 	set(e, serviceBackends, s.Unused, namespace, name, "unused")

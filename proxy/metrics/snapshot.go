@@ -140,6 +140,6 @@ type Service struct {
 	Ejected int
 	// Waiting is how many connections wait for a limit's sake.
 	Waiting int
-	// Traffic adds up its present frontends, of TCP and UDP.
-	Traffic Traffic
+	// Traffic adds up its present frontends, of TCP and UDP. Only [Config].PerService asks for it; nil means none.
+	Traffic *Traffic
 }
