@@ -241,10 +241,10 @@ func (c *conn) contain() {
 	if p == nil {
 		return
 	}
-	c.listener.log.WithFields(logrus.Fields{"panic": p, "stack": string(debug.Stack())}).Error("relaying a connection panicked, please report it")
+	c.listener.log().WithFields(logrus.Fields{"panic": p, "stack": string(debug.Stack())}).Error("relaying a connection panicked, please report it")
 	defer func() {
 		if p := recover(); p != nil { // again: leave it
-			c.listener.log.WithField("panic", p).Error("ending that connection panicked as well")
+			c.listener.log().WithField("panic", p).Error("ending that connection panicked as well")
 		}
 	}()
 	c.cut()
@@ -257,10 +257,10 @@ func (c *conn) logEnd() {
 	if c.expired {
 		c.stats.halfClosed.Add(1)
 	}
-	if !c.listener.log.Logger.IsLevelEnabled(logrus.DebugLevel) {
+	if !c.listener.relay.cfg.Log.Logger.IsLevelEnabled(logrus.DebugLevel) {
 		return
 	}
-	c.listener.log.WithFields(logrus.Fields{
+	c.listener.log().WithFields(logrus.Fields{
 		"client": c.clientIP, "backend": c.to, "took": (c.loop.now - c.started).String(), "reset": c.broken, "expired": c.expired,
 	}).Debug("connection ended")
 }

@@ -308,7 +308,9 @@ func (c *conn) giveUp(err error) {
 		c.loop.endSearch(c)
 	}
 	c.abort()
-	c.listener.log.WithField("client", c.clientIP).WithError(err).Debug("connection not relayed")
+	if c.listener.relay.cfg.Log.Logger.IsLevelEnabled(logrus.DebugLevel) {
+		c.listener.log().WithField("client", c.clientIP).WithError(err).Debug("connection not relayed")
+	}
 	for _, g := range given {
 		if g.why != nil {
 			c.listener.balancer.Report(c.clientIP, g.to, g.lasted, g.why)
@@ -325,8 +327,8 @@ func (c *conn) wake(after time.Duration) {
 func (c *conn) over() bool { return c.loop.now >= c.search.deadline }
 
 func (c *conn) logDial(backend netip.AddrPort, err error) {
-	if !c.listener.log.Logger.IsLevelEnabled(logrus.DebugLevel) {
+	if !c.listener.relay.cfg.Log.Logger.IsLevelEnabled(logrus.DebugLevel) {
 		return
 	}
-	c.listener.log.WithFields(logrus.Fields{"client": c.clientIP, "backend": backend}).WithError(err).Debug("backend not reached")
+	c.listener.log().WithFields(logrus.Fields{"client": c.clientIP, "backend": backend}).WithError(err).Debug("backend not reached")
 }

@@ -19,7 +19,7 @@ func (c *conn) introduce() bool {
 	}
 	header, err := proxyproto.HeaderProxyFromAddrs(c.settings.ProxyProtocol, net.TCPAddrFromAddrPort(from), net.TCPAddrFromAddrPort(to)).Format()
 	if err != nil {
-		c.listener.log.WithError(err).Error("cannot write a PROXY protocol header, cutting a connection")
+		c.listener.log().WithError(err).Error("cannot write a PROXY protocol header, cutting a connection")
 		c.abort()
 		return false
 	}

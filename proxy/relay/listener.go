@@ -18,7 +18,6 @@ type Listener struct {
 	name     string
 	socket   *acceptor // its own, unless shared
 	balancer Balancer
-	log      *logrus.Entry
 	stats    []atomic.Pointer[counters] // by loop, made when first needed
 	settings atomic.Pointer[Settings]   // never nil, complete
 	retained atomic.Pointer[retained]   // nil: all backends
@@ -56,11 +55,15 @@ func (r *Relay) Listen(addr netip.AddrPort, name string, b Balancer) (*Listener,
 func (r *Relay) newListener(socket *acceptor, loops int, name string, b Balancer) *Listener {
 	l := &Listener{
 		relay: r, socket: socket, name: name, balancer: b,
-		log:   r.cfg.Log.WithFields(logrus.Fields{"frontend": socket.addr.String(), "service": name}),
 		stats: make([]atomic.Pointer[counters], loops),
 	}
 	l.Configure(Settings{})
 	return l
+}
+
+// log is where to log. It is made anew, since most of tens of thousands of listeners never have anything to say.
+func (l *Listener) log() *logrus.Entry {
+	return l.relay.cfg.Log.WithFields(logrus.Fields{"frontend": l.socket.addr.String(), "service": l.name})
 }
 
 // Addr returns the address that is listened on.
