@@ -43,7 +43,7 @@ func (p *Proxier) bindings(plan *plan) []intercept.Binding {
 			if v.from == fromNode {
 				continue // comes with those from elsewhere
 			}
-			b := intercept.Binding{VIP: v.VIP, Sources: v.sources, Owner: key.name.String()}
+			b := intercept.Binding{VIP: v.VIP, Sources: v.sources, Owner: f.name}
 			if !f.drops {
 				if b.Listen, ok = p.listener(key, v); !ok {
 					continue
@@ -67,7 +67,7 @@ func (p *Proxier) listener(key frontendKey, v vip) (netip.AddrPort, bool) {
 		return netip.AddrPort{}, false
 	}
 	addr := p.cfg.Interceptor.BindAddr(v.VIP, f.port)
-	if _, ok := f.listeners[addr]; !ok {
+	if !f.listensAt(addr) {
 		return netip.AddrPort{}, false
 	}
 	if f.shared != nil && !f.open {

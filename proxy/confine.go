@@ -42,6 +42,7 @@ func (p *plan) confine(limits map[config.Family]intercept.Limits, restrictedNode
 		}
 		p.frontends[key] = kept
 	}
+	p.sorted = nil
 	maps.DeleteFunc(p.frontends, func(_ frontendKey, vips []vip) bool { return len(vips) == 0 })
 }
 

@@ -3,7 +3,6 @@ package proxy
 import (
 	"errors"
 	"fmt"
-	"maps"
 	"net/netip"
 	"slices"
 	"time"
@@ -23,8 +22,9 @@ type frontend struct {
 	shared    *sharedPort // whose port it is; nil: its own
 	balancer  *balancer.Balancer
 	scheduler balancer.Scheduler // of ports that ask for none
-	listeners map[netip.AddrPort]listener
-	settings  relay.Settings // of all listeners
+	name      string             // key.name, for others to show
+	listeners []bound            // one, unless they listen on VIPs
+	settings  relay.Settings     // of all listeners
 	// guarded are the only destinations for which its listeners take connections; nil: there is no such restriction.
 	guarded []netip.AddrPort
 	// drain is how long connections may outlive their endpoint; not set: they are left alone.
@@ -46,6 +46,12 @@ type frontend struct {
 	broken error
 }
 
+// bound is a listener at an address.
+type bound struct {
+	addr netip.AddrPort
+	listener
+}
+
 // listener is a socket of the relay, TCP or UDP.
 type listener interface {
 	Serve()
@@ -57,19 +63,19 @@ type listener interface {
 
 func (f *frontend) listenAt(r *relay.Relay, addr netip.AddrPort) (listener, error) {
 	if f.key.name.Protocol == config.UDP {
-		return r.ListenUDP(addr, f.key.name.String(), f.balancer)
+		return r.ListenUDP(addr, f.name, f.balancer)
 	}
 	if f.shared != nil {
-		return f.shared.Listen(f.key.name.String(), f.balancer)
+		return f.shared.Listen(f.name, f.balancer)
 	}
-	return r.Listen(addr, f.key.name.String(), f.balancer)
+	return r.Listen(addr, f.name, f.balancer)
 }
 
 // listen opens the listeners that are missing at addrs. One that cannot be opened does not hold up the others.
 func (f *frontend) listen(r *relay.Relay, addrs []netip.AddrPort) error {
 	var errs []error
 	for _, addr := range addrs {
-		if _, ok := f.listeners[addr]; ok {
+		if f.listensAt(addr) {
 			continue
 		}
 		l, err := f.listenAt(r, addr)
@@ -83,7 +89,7 @@ func (f *frontend) listen(r *relay.Relay, addrs []netip.AddrPort) error {
 			errs = append(errs, err)
 			continue
 		}
-		f.listeners[addr] = l
+		f.listeners = append(slices.Clip(f.listeners), bound{addr, l})
 		l.Configure(f.settings)
 		if err := l.SetOpen(f.open); err != nil {
 			errs = append(errs, err)
@@ -98,12 +104,26 @@ func (f *frontend) listen(r *relay.Relay, addrs []netip.AddrPort) error {
 
 // keep closes the listeners that are not at addrs.
 func (f *frontend) keep(addrs []netip.AddrPort) {
-	for addr, l := range f.listeners {
-		if !slices.Contains(addrs, addr) {
+	f.listeners = slices.DeleteFunc(f.listeners, func(l bound) bool {
+		gone := !slices.Contains(addrs, l.addr)
+		if gone {
 			l.Close()
-			delete(f.listeners, addr)
 		}
+		return gone
+	})
+}
+
+func (f *frontend) listensAt(addr netip.AddrPort) bool {
+	return slices.ContainsFunc(f.listeners, func(l bound) bool { return l.addr == addr })
+}
+
+// addrs are where it listens.
+func (f *frontend) addrs() []netip.AddrPort {
+	addrs := make([]netip.AddrPort, len(f.listeners))
+	for i, l := range f.listeners {
+		addrs[i] = l.addr
 	}
+	return addrs
 }
 
 // update takes new endpoints in, and reports whether that takes rules: clients should begin or stop to be dropped or, where
@@ -124,7 +144,7 @@ func (f *frontend) update(port *config.ServicePort, limit *relay.Limit, node con
 	drain := port.Settings.Value().DrainTimeout
 	if f.drain.IsSet() && !drain.IsSet() {
 		for _, l := range f.listeners {
-			if l, ok := l.(*relay.Listener); ok {
+			if l, ok := l.listener.(*relay.Listener); ok {
 				l.Retain(nil, -1)
 			}
 		}
@@ -158,7 +178,7 @@ func (f *frontend) settle(log *logrus.Entry) {
 // connections only if the Service says when.
 func (f *frontend) retain(kept []netip.AddrPort) {
 	for _, l := range f.listeners {
-		switch l := l.(type) {
+		switch l := l.listener.(type) {
 		case *relay.UDPListener:
 			l.Retain(kept)
 		case *relay.Listener:
@@ -216,7 +236,7 @@ func (f *frontend) close() { f.keep(nil) }
 // stats adds up the listeners.
 func (f *frontend) stats() relay.Stats {
 	var sum relay.Stats
-	for l := range maps.Values(f.listeners) {
+	for _, l := range f.listeners {
 		sum = sum.Add(l.Stats())
 	}
 	return sum

@@ -19,7 +19,7 @@ func (p *Proxier) guard(f *frontend, vips []vip) {
 		f.guarded[i] = destination(v)
 	}
 	for _, l := range f.listeners {
-		l.(*relay.Listener).Confine(f.guarded)
+		l.listener.(*relay.Listener).Confine(f.guarded)
 	}
 }
 
@@ -30,6 +30,6 @@ func (f *frontend) unguard() {
 	}
 	f.guarded = nil
 	for _, l := range f.listeners {
-		l.(*relay.Listener).Confine(nil)
+		l.listener.(*relay.Listener).Confine(nil)
 	}
 }

@@ -120,7 +120,7 @@ func (g *rig) inForce() []string {
 	g.mu.Lock()
 	pools := map[netip.AddrPort]string{}
 	for key, f := range g.frontends {
-		for addr := range f.listeners {
+		for _, addr := range f.addrs() {
 			pools[addr] = string(key.pool)
 		}
 	}

@@ -58,6 +58,7 @@ type plan struct {
 	frontends map[frontendKey][]vip
 	owners    owners
 	problems  problems
+	sorted    []frontendKey // of frontends, once somebody has asked for them in order
 }
 
 // buildPlan decides which frontends there should be and which VIPs each one has. It is a function of its arguments. A VIP
@@ -65,18 +66,24 @@ type plan struct {
 // are anybody's claims. Otherwise it stays with the one that has it, according to current; where none has, the older
 // Service gets it, then the one that sorts first. The other one keeps its remaining VIPs.
 func buildPlan(wanted services, current owners) plan {
-	p := plan{frontends: map[frontendKey][]vip{}, owners: owners{}, problems: problems{}}
+	p := plan{problems: problems{}}
 	ports := supportedPorts(wanted, p.problems)
-	p.claim(ports, func(port *config.ServicePort, v vip) bool {
-		return v.kind == kindClusterIP && current[v.VIP] == port.Name
-	})
-	p.claim(ports, func(_ *config.ServicePort, v vip) bool { return v.kind == kindClusterIP })
-	p.claim(ports, func(port *config.ServicePort, v vip) bool { return current[v.VIP] == port.Name })
-	for _, port := range ports {
-		for _, v := range vipsOf(port) {
-			owner, taken := p.owners[v.VIP]
-			if taken && owner != port.Name {
-				p.problems.add(port.Name, ReasonAddressConflict, "%s %s belongs to %s already: change one of the two", v.kind, v.VIP, owner)
+	p.frontends, p.owners = make(map[frontendKey][]vip, len(ports)), make(owners, len(ports))
+	vips := make([][]vip, len(ports))
+	claims := make(map[intercept.VIP]claim, len(ports))
+	for i, port := range ports {
+		vips[i] = vipsOf(port)
+		for _, v := range vips[i] {
+			c := claim{port, v.kind == kindClusterIP, current[v.VIP] == port.Name}
+			if best, found := claims[v.VIP]; !found || c.beats(best) {
+				claims[v.VIP] = c
+			}
+		}
+	}
+	for i, port := range ports {
+		for _, v := range vips[i] {
+			if owner := claims[v.VIP].port; owner != port {
+				p.problems.add(port.Name, ReasonAddressConflict, "%s %s belongs to %s already: change one of the two", v.kind, v.VIP, owner.Name)
 				continue
 			}
 			p.owners[v.VIP] = port.Name
@@ -86,15 +93,19 @@ func buildPlan(wanted services, current owners) plan {
 	return p
 }
 
-// claim gives the VIPs that nobody has to the first port of those that are entitled to.
-func (p *plan) claim(ports []*config.ServicePort, entitled func(*config.ServicePort, vip) bool) {
-	for _, port := range ports {
-		for _, v := range vipsOf(port) {
-			if _, taken := p.owners[v.VIP]; !taken && entitled(port, v) {
-				p.owners[v.VIP] = port.Name
-			}
-		}
+// claim is that a port asks for a VIP.
+type claim struct {
+	port      *config.ServicePort
+	clusterIP bool // it is its ClusterIP
+	has       bool // it has it
+}
+
+// beats reports whether c is better than one that comes before it.
+func (c claim) beats(before claim) bool {
+	if c.clusterIP != before.clusterIP {
+		return c.clusterIP
 	}
+	return c.has && !before.has
 }
 
 // give hands a VIP to the frontends that its clients should come to. Frontends come into being by this.

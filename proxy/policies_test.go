@@ -137,7 +137,7 @@ func TestPolicies(t *testing.T) {
 	pools := map[netip.AddrPort]config.Pool{}
 	g.mu.Lock()
 	for key, f := range g.frontends {
-		for addr := range f.listeners {
+		for _, addr := range f.addrs() {
 			pools[addr] = key.pool
 		}
 	}

@@ -73,7 +73,7 @@ func (p *Proxier) allProblems(name config.ServiceName) []config.Problem {
 	return slices.Concat(all, p.problems[name], p.checkProblems[name])
 }
 
-func union(a services, b problems) map[config.ServiceName]struct{} {
+func union(a, b problems) map[config.ServiceName]struct{} {
 	u := make(map[config.ServiceName]struct{}, len(a))
 	for name := range a {
 		u[name] = struct{}{}

@@ -156,7 +156,7 @@ func (p *Proxier) route(plan *plan) {
 		}
 		for _, l := range f.listeners { // one
 			for _, v := range vips {
-				to, l := destination(v), l.(*relay.Listener)
+				to, l := destination(v), l.listener.(*relay.Listener)
 				if f.shared.routes[to] == l {
 					continue
 				}

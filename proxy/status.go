@@ -2,7 +2,7 @@ package proxy
 
 import (
 	"cmp"
-	"maps"
+
 	"net/netip"
 	"slices"
 	"time"
@@ -220,7 +220,7 @@ func (f *frontend) status(port *config.ServicePort, node config.Node, drops bool
 		Scheduler: string(f.balancer.Scheduler()), Pins: f.balancer.Pins(), Balancer: f.balancer.Counters(),
 		Listen: []string{}, VIPs: []VIPStatus{}, Backends: []BackendStatus{},
 	}
-	for _, addr := range slices.SortedFunc(maps.Keys(f.listeners), netip.AddrPort.Compare) {
+	for _, addr := range slices.SortedFunc(slices.Values(f.addrs()), netip.AddrPort.Compare) {
 		s.Listen = append(s.Listen, addr.String())
 	}
 	for _, v := range f.vips {

@@ -64,7 +64,7 @@ func (p *Proxier) step(ctx context.Context, asked bool) error {
 			p.log.WithError(err).Log(level, "sync failed, trying again")
 		}
 	}
-	for name := range union(p.wanted, p.logged) {
+	for name := range union(p.problems, p.logged) { // those of the objects were logged as they came
 		p.logProblems(name)
 	}
 	// A Service's own problem is tried again too: a port or an address may have become free.
@@ -142,7 +142,7 @@ func (p *Proxier) yield(plan *plan) {
 		}
 	}
 	for key, f := range p.frontends {
-		kept := slices.DeleteFunc(slices.Collect(maps.Keys(f.listeners)), func(addr netip.AddrPort) bool {
+		kept := slices.DeleteFunc(f.addrs(), func(addr netip.AddrPort) bool {
 			heir, wanted := heirs[place{key.name.Protocol, addr}]
 			return wanted && heir != key
 		})
@@ -201,7 +201,9 @@ func (p *Proxier) open(key frontendKey, port *config.ServicePort, vips []vip) er
 		return err
 	}
 	p.frontends[key] = fresh
-	p.log.WithFields(key.fields()).WithFields(logrus.Fields{"port": fresh.port, "backends": b.Len()}).Log(p.level, "frontend opened")
+	if p.log.Logger.IsLevelEnabled(p.level) {
+		p.log.WithFields(key.fields()).WithFields(logrus.Fields{"port": fresh.port, "backends": b.Len()}).Log(p.level, "frontend opened")
+	}
 	return err
 }
 
@@ -209,7 +211,7 @@ func (p *Proxier) open(key frontendKey, port *config.ServicePort, vips []vip) er
 // themselves, it has no proxy port; those that can be listened at then do, and the error tells of the others.
 func (p *Proxier) openAnywhere(key frontendKey, port *config.ServicePort, vips []vip, b *balancer.Balancer) (*frontend, error) {
 	if !p.needsPort(vips) {
-		f := &frontend{key: key, balancer: b, scheduler: p.cfg.Scheduler, listeners: map[netip.AddrPort]listener{}}
+		f := &frontend{key: key, name: key.name.String(), balancer: b, scheduler: p.cfg.Scheduler}
 		f.update(port, p.limitOf(port), p.node, p.log)
 		err := f.listen(p.cfg.Relay, p.listenAddrs(vips, 0))
 		if len(f.listeners) == 0 {
@@ -243,7 +245,7 @@ func (p *Proxier) openAnywhere(key frontendKey, port *config.ServicePort, vips [
 
 // openAt opens a frontend on one proxy port.
 func (p *Proxier) openAt(key frontendKey, port *config.ServicePort, vips []vip, b *balancer.Balancer, number uint16, shared *sharedPort) (*frontend, error) {
-	f := &frontend{key: key, port: number, shared: shared, balancer: b, scheduler: p.cfg.Scheduler, listeners: map[netip.AddrPort]listener{}}
+	f := &frontend{key: key, name: key.name.String(), port: number, shared: shared, balancer: b, scheduler: p.cfg.Scheduler}
 	f.update(port, p.limitOf(port), p.node, p.log)
 	p.guard(f, vips)
 	if err := f.listen(p.cfg.Relay, p.listenAddrs(vips, number)); err != nil {
@@ -302,7 +304,11 @@ func (p *Proxier) closeStale(plan *plan) {
 }
 
 func (p *plan) keys() []frontendKey {
-	return slices.SortedFunc(maps.Keys(p.frontends), frontendKey.compare)
+	if p.sorted == nil {
+		p.sorted = slices.AppendSeq(make([]frontendKey, 0, len(p.frontends)), maps.Keys(p.frontends))
+		slices.SortFunc(p.sorted, frontendKey.compare)
+	}
+	return p.sorted
 }
 
 func (p *plan) vips() []intercept.VIP {
