@@ -128,7 +128,6 @@ func (f *family) writeChanges(ctx context.Context, want ruleset, changed, gone m
 		input += restoreInput(part, gone[t.name])
 	}
 	before := f.seen
-	was, counted := f.generation()
 	f.applied = nil
 	if err := f.restore(ctx, input); err != nil {
 		f.stats.FailedPartials++
@@ -139,11 +138,10 @@ func (f *family) writeChanges(ctx context.Context, want ruleset, changed, gone m
 		return false, nil
 	}
 	generation, known := f.generation()
-	if f.literal && counted && known && f.writtenAt == (moment{was, true}) && generation == was+transactions(input) {
+	if f.literal && known && f.writtenAt == (moment{generation, true}) {
 		// Nobody else has written since the last look, so what iptables-save would show is known. To read 30,000 rules takes
 		// far longer than to write a few.
-		f.settle(want, predict(before, want, written, gone), moment{generation, true})
-		f.carry(was, generation)
+		f.settle(want, predict(before, want, written, gone), f.writtenAt)
 		return true, nil
 	}
 	now, err := f.read(ctx)
@@ -259,6 +257,7 @@ func (f *family) restore(ctx context.Context, input string) error {
 		args = append(args, "-w", strconv.Itoa(max(1, int(f.wait.Seconds()))))
 	}
 	f.stats.Restores++
+	was, counted := f.generation()
 	start := time.Now()
 	_, stderr, err := f.runner.run(ctx, input, f.tools.restore, args...)
 	f.stats.Restoring += time.Since(start)
@@ -266,15 +265,18 @@ func (f *family) restore(ctx context.Context, input string) error {
 		f.stats.FailedRestores++
 		return newToolError("writing "+f.name()+" rules with "+f.tools.restore, stderr, err)
 	}
+	if now, known := f.generation(); counted && known && now == was+transactions(input) {
+		f.carry(was, now)
+	}
 	return nil
 }
 
 // transactions is how many of the kernel's transactions iptables-nft-restore makes of an input: one for each table.
 func transactions(input string) uint32 { return uint32(strings.Count(input, "\nCOMMIT\n")) }
 
-// carry has the other families know that the rules have changed by f alone.
+// carry notes, for all families, that the rules have changed by f alone.
 func (f *family) carry(was, now uint32) {
-	for _, o := range f.siblings {
+	for _, o := range f.siblings { // f is one
 		if o.writtenAt == (moment{was, true}) {
 			o.writtenAt = moment{now, true}
 		}

@@ -96,8 +96,8 @@ func readImages(save []byte) map[string]image {
 		switch {
 		case strings.HasPrefix(line, "*"):
 			finish()
-			if name := line[1:]; slices.Contains(ourTables, name) {
-				table, img = name, images[name]
+			if i := slices.Index(ourTables, line[1:]); i >= 0 {
+				table, img = ourTables[i], images[ourTables[i]]
 			}
 		case table == "":
 		case strings.HasPrefix(line, ":"+prefix):

@@ -50,7 +50,7 @@ func run(ctx context.Context, opts *options) error {
 		log.WithError(err).Warn("going on with the present limit")
 	}
 	log.WithFields(logrus.Fields{"version": versionString(), "fds": fds}).Info("starting")
-	limitGarbage()
+	limitGarbage(garbageStart)
 	warnOfSharedPorts(opts.ports, log)
 	if rivals := opts.rivals(); len(rivals) > 0 {
 		log.WithField("families", rivals).Warn("kube-proxy's rules are in force: " + rivalsAdvice)
@@ -95,7 +95,7 @@ func run(ctx context.Context, opts *options) error {
 	}
 	start(n.prober.Run)
 	start(n.servers.run)
-	start(n.returnMemory)
+	start(n.keepMemoryLow)
 	start(func(ctx context.Context) error {
 		return admin.Serve(ctx, socket, func() any { return n.status() })
 	})

@@ -119,8 +119,10 @@ const fdsPerConnection = 2
 
 // Relay accepts and relays connections for any number of listeners.
 type Relay struct {
-	cfg  Config
-	born time.Time // origin of the loops' clock
+	cfg Config
+	// defaults are the settings of listeners that ask for none. They are not modified.
+	defaults Settings
+	born     time.Time // origin of the loops' clock
 	// clock is the time of timers, since then. Tests put it forward.
 	clock func() time.Duration
 	// restless is how long a loop has to be busy before it may give connections away; 0: it always may.
@@ -155,6 +157,7 @@ func New(cfg Config) *Relay {
 	born := time.Now()
 	return &Relay{
 		cfg:          cfg,
+		defaults:     Settings{DialTimeout: cfg.DialTimeout, UDPTimeout: cfg.UDPTimeout},
 		born:         born,
 		clock:        func() time.Duration { return time.Since(born) },
 		restless:     10 * time.Millisecond,

@@ -34,7 +34,7 @@ type Settings struct {
 }
 
 // Configure replaces the settings. They apply to connections that begin afterwards. It may be called at any time.
-func (l *Listener) Configure(s Settings) { l.settings.Store(s.resolve(&l.relay.cfg)) }
+func (l *Listener) Configure(s Settings) { l.settings.Store(l.relay.resolve(s)) }
 
 // Retain has connections whose backend is not in usable end when it has not come back after so long; 0: at once. A
 // negative time lets all connections be. What is said here holds until it is called again. It looks at every connection
@@ -57,14 +57,18 @@ func (l *Listener) Retain(usable []netip.AddrPort, after time.Duration) {
 }
 
 // Configure replaces the settings, for sessions that exist as well. It may be called at any time.
-func (l *UDPListener) Configure(s Settings) { l.settings.Store(s.resolve(&l.relay.cfg)) }
+func (l *UDPListener) Configure(s Settings) { l.settings.Store(l.relay.resolve(s)) }
 
-func (s Settings) resolve(cfg *Config) *Settings {
+// resolve returns s with nothing left to the Config. Listeners that ask for nothing, nearly all, share it.
+func (r *Relay) resolve(s Settings) *Settings {
+	if s == (Settings{}) {
+		return &r.defaults
+	}
 	if s.DialTimeout == 0 {
-		s.DialTimeout = cfg.DialTimeout
+		s.DialTimeout = r.cfg.DialTimeout
 	}
 	if s.UDPTimeout == 0 {
-		s.UDPTimeout = cfg.UDPTimeout
+		s.UDPTimeout = r.cfg.UDPTimeout
 	}
 	return &s
 }
