@@ -2,7 +2,6 @@ package proxy
 
 import (
 	"cmp"
-
 	"net/netip"
 	"slices"
 	"time"
