@@ -48,16 +48,22 @@ func (b *budget) add(units int64) {
 	}
 }
 
-// Retry reports whether a connection may be dialled again after a failed dial. It is true as long as one backend is not
-// ejected, so no connection fails for it that another dial to such a backend would save. When all are, it is a token of
-// the budget.
-func (b *Balancer) Retry() bool {
+// Working reports whether one backend is not ejected. A connection that begins then may have all the dials that it needs:
+// its backends may be ejected under it, all at once, and one ejected before may be back without anybody's having noticed.
+func (b *Balancer) Working() bool {
 	for _, be := range b.view.Load().eligible {
 		if !be.ejection.Load().out() {
 			return true
 		}
 	}
-	if b.retries.spend(b.now()) {
+	return false
+}
+
+// Retry reports whether a connection that has begun when nothing was Working may be dialled again after a failed dial. It
+// may if something is by now, so no connection fails for it that another dial to such a backend would save. Otherwise it
+// takes a token of the budget.
+func (b *Balancer) Retry() bool {
+	if b.Working() || b.retries.spend(b.now()) {
 		return true
 	}
 	b.counts.retriesRefused.Add(1)

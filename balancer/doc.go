@@ -25,7 +25,7 @@
 //			defer b.Release(backend)
 //			return relay(conn)
 //		}
-//		if tried = append(tried, backend); !b.Retry() {
+//		if tried = append(tried, backend); !working && !b.Retry() { // working: b.Working, before the first pick
 //			return errAllDead
 //		}
 //	}

@@ -21,6 +21,7 @@ var (
 func (c *conn) find() {
 	c.search = c.loop.newSearch()
 	c.search.deadline, c.search.patience = c.loop.now+c.settings.DialTimeout, c.listener.relay.cfg.TryTimeout
+	c.search.free = c.listener.balancer.Working()
 	c.pick()
 }
 
@@ -64,6 +65,8 @@ func (c *conn) mayRetry() bool {
 		return true
 	case most < 0 || most > 0 && s.dials > uint64(most):
 		return false
+	case s.free:
+		return true
 	}
 	s.allowed = c.listener.balancer.Retry()
 	return s.allowed

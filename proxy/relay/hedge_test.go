@@ -1,9 +1,11 @@
 package relay_test
 
 import (
+	"context"
 	"fmt"
 	"net"
 	"net/netip"
+	"os"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -32,6 +34,74 @@ func (w *watched) Pick(client netip.Addr, tried []netip.AddrPort) (netip.AddrPor
 		w.picks.Add(1)
 	}
 	return picked, ok
+}
+
+// A backend that was left out is back, and nobody knows, when the last other one crashes with more clients than there is a
+// budget for.
+func TestCrashOfTheLastBackendSpendsNoBudget(t *testing.T) {
+	t.Parallel()
+	lab.Run(t, func(t *testing.T, _ *lab.Host) { crashOfTheLast(t) })
+}
+
+func crashOfTheLast(t *testing.T) {
+	const clients = 50
+	listen := func() (*net.TCPListener, netip.AddrPort) {
+		pl, err := net.ListenTCP("tcp4", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
+		require.NoError(t, err)
+		t.Cleanup(func() { pl.Close() })
+		return pl, pl.Addr().(*net.TCPAddr).AddrPort()
+	}
+	back, backAddr := listen()
+	last, lastAddr := listen()
+	b := balancer.New(nil)
+	b.Update(balancer.Config{Backends: []balancer.Backend{{Addr: backAddr, Weight: 1}, {Addr: lastAddr, Weight: 1}}, Probe: true})
+	for b.Ejected() == 0 {
+		if to, _ := b.Pick(netip.Addr{}, nil); to == backAddr {
+			b.Report(netip.Addr{}, to, time.Second, os.ErrDeadlineExceeded)
+		} else {
+			b.Report(netip.Addr{}, to, 0, context.Canceled)
+		}
+	}
+	r := relay.New(relay.Config{})
+	defer r.Shutdown(t.Context())
+	l, err := r.Listen(netip.MustParseAddrPort("127.0.0.1:61000"), "default/web/TCP", b)
+	require.NoError(t, err)
+	defer l.Close()
+	l.Serve()
+	go func() {
+		for {
+			conn, err := back.Accept()
+			if err != nil {
+				return
+			}
+			conn.Write([]byte("x"))
+			conn.Close()
+		}
+	}()
+	var waiting []*net.TCPConn
+	var wg sync.WaitGroup
+	for range clients {
+		wg.Go(func() {
+			conn, err := net.Dial("tcp", l.Addr().String())
+			if !assert.NoError(t, err) {
+				return
+			}
+			defer conn.Close()
+			_, err = conn.Read(make([]byte, 1))
+			assert.NoError(t, err)
+		})
+	}
+	for range clients {
+		conn, err := last.AcceptTCP()
+		require.NoError(t, err)
+		waiting = append(waiting, conn)
+	}
+	last.Close()
+	for _, conn := range waiting {
+		conn.SetLinger(0)
+		conn.Close()
+	}
+	wg.Wait()
 }
 
 // With the balancer that it is made for: a backend that vanishes without a word is found out by the first connections,

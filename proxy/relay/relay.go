@@ -33,7 +33,10 @@ type Balancer interface {
 	// Overdue tells that a dial to backend has been silent for as long, and that its outcome will be known after wait. It
 	// reports whether there are backends outside tried of which that is not known.
 	Overdue(backend netip.AddrPort, wait time.Duration, tried []netip.AddrPort) bool
-	// Retry reports whether a connection may have one more dial than it has had. If so, that may be taken from a budget.
+	// Working reports whether a connection that begins now may have as many dials as it needs.
+	Working() bool
+	// Retry reports whether any other connection may have one more dial than it has had. If so, that may be taken from a
+	// budget.
 	Retry() bool
 	// Freed tells why Pick has found nothing: nil that there is no backend outside tried, otherwise that all of them have as
 	// many connections as they may. The channel is closed when one may have fewer.

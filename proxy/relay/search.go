@@ -26,6 +26,7 @@ type search struct {
 	dials    uint64
 	asked    bool    // a backend was picked and not reported yet
 	allowed  bool    // another dial is
+	free     bool    // all dials are, but for the connection's own limit
 	second   bool    // it is no longer the first dial that will have succeeded
 	charged  bool    // for the rival's descriptor
 	left     error   // how the last backend has ended the connection before a byte moved; nil: none has

@@ -22,6 +22,7 @@ func (one) Fail(netip.Addr, netip.AddrPort, error)                  {}
 func (one) Release(netip.AddrPort)                                  {}
 func (one) HedgeDelay(netip.AddrPort) time.Duration                 { return time.Hour }
 func (one) Retry() bool                                             { return true }
+func (one) Working() bool                                           { return true }
 func (one) WantsDestination() bool                                  { return false }
 func (o one) PickFor(c, _ netip.Addr, t []netip.AddrPort) (netip.AddrPort, bool) {
 	return o.Pick(c, t)

@@ -16,6 +16,7 @@ type brittle struct{ one }
 func (brittle) Release(netip.AddrPort)                  { panic("a bug in the balancer") }
 func (brittle) HedgeDelay(netip.AddrPort) time.Duration { return 0 }
 func (brittle) Retry() bool                             { return true }
+func (brittle) Working() bool                           { return true }
 func (brittle) WantsDestination() bool                  { return false }
 func (b brittle) PickFor(c, _ netip.Addr, t []netip.AddrPort) (netip.AddrPort, bool) {
 	return b.Pick(c, t)

@@ -233,4 +233,11 @@ func testRetryBudget(t *testing.T, new New) {
 	roundTrip(t, dial(t, l), "a first dial")
 	assert.Len(t, b.picked(), 3)
 	assert.Len(t, b.failures(), 2)
+
+	b = balance(refused(t), refused(t), backend(t, echo))
+	b.refuses, b.works = true, true
+	_, l = start(t, new, relay.Config{}, b)
+	roundTrip(t, dial(t, l), "begun while something worked")
+	l.Configure(relay.Settings{MaxRetries: -1})
+	expectReset(t, l)
 }

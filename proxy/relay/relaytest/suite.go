@@ -207,6 +207,7 @@ type balancer struct {
 	hedge    time.Duration    // how long each may be silent; 0: for ever
 	retries  int              // how many there have been
 	refuses  bool             // them
+	works    bool             // none is needed
 	overdue  []netip.AddrPort // those that were said to be
 	trusts   bool             // that others are not
 	answered []netip.AddrPort // every success reported
@@ -327,6 +328,12 @@ func (b *balancer) Overdue(a netip.AddrPort, wait time.Duration, _ []netip.AddrP
 		b.overdue = append(b.overdue, a)
 	}
 	return b.trusts
+}
+
+func (b *balancer) Working() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.works
 }
 
 func (b *balancer) Retry() bool {
