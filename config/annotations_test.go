@@ -213,7 +213,7 @@ func TestSettingsCostNothingUnlessUsed(t *testing.T) {
 	type endpoint struct { // one without a weight
 		like Endpoint
 	}
-	require.Equal(t, unsafe.Offsetof(Endpoint{}.NodeName), unsafe.Offsetof(endpoint{}.like.Ready)+8, "the weight fills a gap")
+	require.Equal(t, unsafe.Offsetof(Endpoint{}.At), unsafe.Offsetof(endpoint{}.like.Ready)+8, "the weight fills a gap")
 	require.Equal(t, unsafe.Offsetof(target{}.at), unsafe.Offsetof(target{}.ready)+8, "the pod fills a gap")
 }
 

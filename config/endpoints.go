@@ -2,7 +2,6 @@ package config
 
 import (
 	"fmt"
-	"unique"
 
 	v1 "k8s.io/api/core/v1"
 )
@@ -26,7 +25,7 @@ func translateEndpoints(e *v1.Endpoints) *endpointSet {
 			for j, ea := range addresses {
 				a, ok := c.addr(func() string { return fmt.Sprintf("%s.%s[%d].ip", at, list, j) }, ea.IP)
 				if ok {
-					part.targets = append(part.targets, target{addr: a, ready: ready, serving: ready, at: unique.Make(place{node: intern(deref(ea.NodeName))}),
+					part.targets = append(part.targets, target{addr: a, ready: ready, serving: ready, at: Place{NodeName: intern(deref(ea.NodeName))}.handle(),
 						pod: podOf(ea.TargetRef, ea.Hostname)})
 				}
 			}

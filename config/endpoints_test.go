@@ -36,7 +36,7 @@ func TestEndpoints(t *testing.T) {
 	got := tr.Take()[web]
 	a := addrPorts("10.1.0.2:8080", "127.0.0.1:8080", "127.0.0.1:8081")
 	require.Equal(t, []Endpoint{
-		{Addr: a[0], NodeName: "node-a"},
+		{Addr: a[0], At: Place{NodeName: "node-a"}.handle()},
 		{Addr: a[1], Ready: true, Serving: true},
 		{Addr: a[2], Ready: true, Serving: true},
 	}, got.Ports[0].Endpoints)

@@ -156,7 +156,7 @@ func requireSound(t *testing.T, svc *Service) {
 			require.False(t, a.IsUnspecified() || a.IsMulticast() || a.IsLinkLocalUnicast(), "%v", a)
 			require.Contains(t, svc.IPFamilies, FamilyOf(a))
 			require.NotEqual(t, SetTo[uint16](1), e.Weight, "a weight has one spelling")
-			for _, names := range []Names{e.ForZones, e.ForNodes} {
+			for _, names := range []Names{e.Place().ForZones, e.Place().ForNodes} {
 				require.Equal(t, names, NamesOf(strings.Split(string(names), ",")...))
 			}
 			require.True(t, i == 0 || p.Endpoints[i-1].Addr.Compare(e.Addr) < 0, "endpoints unsorted or repeated")

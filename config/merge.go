@@ -73,7 +73,6 @@ func portEndpoints(name ServicePortName, sets []*endpointSet, families []Family,
 				}
 				out = slices.Grow(out, len(part.targets))
 				for _, t := range part.targets {
-					at := t.at.Value()
 					if !slices.Contains(families, FamilyOf(t.addr)) {
 						if *strangers == nil {
 							*strangers = map[netip.Addr]struct{}{}
@@ -82,8 +81,7 @@ func portEndpoints(name ServicePortName, sets []*endpointSet, families []Family,
 						continue
 					}
 					out = append(out, Endpoint{Addr: netip.AddrPortFrom(t.addr, ep.number),
-						Ready: t.ready, Serving: t.serving, Terminating: t.terminating, Weight: weights.of(t, s.weight), NodeName: at.node,
-						ForZones: at.zones, ForNodes: at.nodes})
+						Ready: t.ready, Serving: t.serving, Terminating: t.terminating, Weight: weights.of(t, s.weight), At: t.at})
 				}
 			}
 		}
@@ -100,22 +98,23 @@ func compareEndpoints(a, b Endpoint) int {
 	if c := a.Addr.Compare(b.Addr); c != 0 {
 		return c
 	}
+	p, q := a.Place(), b.Place()
 	return cmp.Or(
 		trueFirst(a.Ready, b.Ready),
 		trueFirst(a.Serving, b.Serving),
 		trueFirst(b.Terminating, a.Terminating),
 		// An entry that knows its node is better than one that does not. So is one with hints: a single endpoint without
 		// has those of all others ignored (see hinted), and the Service would leave its zones for the time of the move.
-		trueFirst(a.NodeName != "", b.NodeName != ""),
-		trueFirst(a.ForNodes != "", b.ForNodes != ""),
-		trueFirst(a.ForZones != "", b.ForZones != ""),
+		trueFirst(p.NodeName != "", q.NodeName != ""),
+		trueFirst(p.ForNodes != "", q.ForNodes != ""),
+		trueFirst(p.ForZones != "", q.ForZones != ""),
 		// So is one with a weight. Of two the greater counts, as one slice must not talk down another.
 		trueFirst(a.Weight.IsSet(), b.Weight.IsSet()),
 		cmp.Compare(b.Weight.Or(1), a.Weight.Or(1)),
 		// After that, only determinism matters.
-		cmp.Compare(a.NodeName, b.NodeName),
-		cmp.Compare(a.ForNodes, b.ForNodes),
-		cmp.Compare(a.ForZones, b.ForZones),
+		cmp.Compare(p.NodeName, q.NodeName),
+		cmp.Compare(p.ForNodes, q.ForNodes),
+		cmp.Compare(p.ForZones, q.ForZones),
 	)
 }
 

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unique"
 )
 
 // Protocol is a transport protocol as the Kubernetes API spells it.
@@ -180,11 +181,32 @@ type Endpoint struct {
 	// Weight is how much of the traffic the endpoint should get, beside the others; not set means 1, and set it is not 1. 0
 	// means that it should get none while another one can. Whether a scheduler has use for it is its own business.
 	Weight Setting[uint16]
+	// At is its place, see [Endpoint.Place]; zero, and nothing else, if nothing is known of it.
+	At unique.Handle[Place]
+}
+
+// Place is where an endpoint runs, and for whose clients. Many endpoints share one.
+type Place struct {
 	// NodeName is the node the endpoint runs on; empty when unknown.
 	NodeName string
 	// ForZones and ForNodes are the topology hints: the zones and nodes whose clients the endpoint is meant for. Empty
 	// means none given.
 	ForZones, ForNodes Names
+}
+
+// Place returns what is known of the endpoint's place.
+func (e Endpoint) Place() Place {
+	if e.At == (unique.Handle[Place]{}) {
+		return Place{}
+	}
+	return e.At.Value()
+}
+
+func (p Place) handle() unique.Handle[Place] {
+	if p == (Place{}) {
+		return unique.Handle[Place]{}
+	}
+	return unique.Make(p)
 }
 
 // Names is a set of names of zones or nodes, comparable and shared by all endpoints that have it. Its zero value is empty.

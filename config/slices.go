@@ -41,13 +41,7 @@ type target struct {
 	addr                        netip.Addr
 	ready, serving, terminating bool
 	pod                         podHash
-	at                          unique.Handle[place]
-}
-
-// place is where an endpoint runs, and for whose clients. Many have the same.
-type place struct {
-	node         string
-	zones, nodes Names
+	at                          unique.Handle[Place] // see Endpoint
 }
 
 func (s *endpointSet) equal(o *endpointSet) bool {
@@ -95,11 +89,11 @@ func translateSlice(slice *discoveryv1.EndpointSlice) *endpointSet {
 			serving:     e.Conditions.Serving == nil || *e.Conditions.Serving,
 			terminating: e.Conditions.Terminating != nil && *e.Conditions.Terminating,
 			pod:         podOf(e.TargetRef, deref(e.Hostname)),
-			at: unique.Make(place{
-				node:  intern(deref(e.NodeName)),
-				zones: namesOf(hints.ForZones, func(z discoveryv1.ForZone) string { return z.Name }),
-				nodes: namesOf(hints.ForNodes, func(n discoveryv1.ForNode) string { return n.Name }),
-			}),
+			at: Place{
+				NodeName: intern(deref(e.NodeName)),
+				ForZones: namesOf(hints.ForZones, func(z discoveryv1.ForZone) string { return z.Name }),
+				ForNodes: namesOf(hints.ForNodes, func(n discoveryv1.ForNode) string { return n.Name }),
+			}.handle(),
 		})
 	}
 	weight := c.ownWeight("an EndpointSlice", slice.Annotations)

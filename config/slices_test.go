@@ -148,7 +148,7 @@ func TestConditions(t *testing.T) {
 			s := newSlice("web-1", "10.1.0.1")
 			s.Endpoints[0].NodeName = ptr("node-a")
 			s.Endpoints[0].Conditions = discoveryv1.EndpointConditions{Ready: c.ready, Serving: c.serving, Terminating: c.terminating}
-			c.want.Addr, c.want.NodeName = addrPorts("10.1.0.1:8080")[0], "node-a"
+			c.want.Addr, c.want.At = addrPorts("10.1.0.1:8080")[0], Place{NodeName: "node-a"}.handle()
 			require.Equal(t, []Endpoint{c.want}, merged(newService(), s).Ports[0].Endpoints)
 		})
 	}
@@ -198,7 +198,7 @@ func TestHints(t *testing.T) {
 	require.Equal(t, before, s)
 	var hints [][2]Names
 	for _, e := range got.Ports[0].Endpoints {
-		hints = append(hints, [2]Names{e.ForZones, e.ForNodes})
+		hints = append(hints, [2]Names{e.Place().ForZones, e.Place().ForNodes})
 	}
 	require.Equal(t, [][2]Names{{"a,b", ""}, {"a", "node-a"}, {"", "node-a,node-b"}, {}, {}}, hints,
 		"where an endpoint is says nothing of whom it is for")
@@ -217,10 +217,10 @@ func TestHintsChange(t *testing.T) {
 		tr.SetSlice(s)
 		return tr.Take()
 	}
-	require.Equal(t, Names("a"), set("a")[web].Ports[0].Endpoints[0].ForZones)
-	require.Equal(t, Names("a,b"), set("a", "b")[web].Ports[0].Endpoints[0].ForZones)
+	require.Equal(t, Names("a"), set("a")[web].Ports[0].Endpoints[0].Place().ForZones)
+	require.Equal(t, Names("a,b"), set("a", "b")[web].Ports[0].Endpoints[0].Place().ForZones)
 	require.Empty(t, set("b", "a"))
-	require.Equal(t, Names(""), set()[web].Ports[0].Endpoints[0].ForZones)
+	require.Equal(t, Names(""), set()[web].Ports[0].Endpoints[0].Place().ForZones)
 }
 
 // Of two entries for one endpoint the one with hints counts, and a better state counts more. No order of arrival matters.

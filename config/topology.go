@@ -25,7 +25,7 @@ const (
 func Usable(eps []Endpoint, family Family, pool Pool, node Node) []netip.AddrPort {
 	within := func(Endpoint) bool { return true }
 	if pool == LocalPool {
-		within = func(e Endpoint) bool { return node.Name != "" && e.NodeName == node.Name }
+		within = func(e Endpoint) bool { return node.Name != "" && e.Place().NodeName == node.Name }
 	}
 	ready := pick(eps, family, func(e Endpoint) bool { return e.Ready && within(e) })
 	if len(ready) == 0 {
@@ -65,8 +65,8 @@ func hinted(ready []Endpoint, node Node) []Endpoint {
 		of   func(Endpoint) Names
 		name string
 	}{
-		{func(e Endpoint) Names { return e.ForNodes }, node.Name},
-		{func(e Endpoint) Names { return e.ForZones }, node.Zone},
+		{func(e Endpoint) Names { return e.Place().ForNodes }, node.Name},
+		{func(e Endpoint) Names { return e.Place().ForZones }, node.Zone},
 	} {
 		if slices.ContainsFunc(ready, func(e Endpoint) bool { return hint.of(e) == "" }) {
 			continue

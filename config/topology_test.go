@@ -49,15 +49,16 @@ func endpointsOf(t *testing.T, text ...string) []Endpoint {
 	for _, line := range text {
 		words := strings.Fields(line)
 		e := Endpoint{Addr: netip.AddrPortFrom(netip.MustParseAddr(words[0]), 80)}
+		var place Place
 		for _, w := range words[1:] {
 			key, list, hint := strings.Cut(w, "=")
 			switch {
 			case hint && key == "zone":
-				e.ForZones = NamesOf(strings.Split(list, ",")...)
+				place.ForZones = NamesOf(strings.Split(list, ",")...)
 			case hint && key == "node":
-				e.ForNodes = NamesOf(strings.Split(list, ",")...)
+				place.ForNodes = NamesOf(strings.Split(list, ",")...)
 			case strings.HasPrefix(w, "node-"):
-				e.NodeName = w
+				place.NodeName = w
 			case w == "ready":
 				e.Ready, e.Serving = true, true
 			case w == "unready":
@@ -74,6 +75,7 @@ func endpointsOf(t *testing.T, text ...string) []Endpoint {
 				t.Fatalf("what is %q?", w)
 			}
 		}
+		e.At = place.handle()
 		out = append(out, e)
 	}
 	return out
@@ -144,7 +146,7 @@ func kinds() []Endpoint {
 			for _, zones := range hints("a", "b") {
 				for _, nodes := range hints("node-a", "node-b") {
 					out = append(out, Endpoint{Ready: conditions&1 > 0, Serving: conditions&2 > 0, Terminating: conditions&4 > 0,
-						NodeName: node, ForZones: zones, ForNodes: nodes})
+						At: Place{NodeName: node, ForZones: zones, ForNodes: nodes}.handle()})
 				}
 			}
 		}
@@ -182,7 +184,9 @@ func TestUsableProperties(t *testing.T) {
 		for i := range eps {
 			eps[i] = all[rnd.IntN(len(all))]
 			if rnd.IntN(4) > 0 {
-				eps[i].ForZones = []Names{NamesOf("a"), NamesOf("b"), NamesOf("a", "b")}[rnd.IntN(3)]
+				place := eps[i].Place()
+				place.ForZones = []Names{NamesOf("a"), NamesOf("b"), NamesOf("a", "b")}[rnd.IntN(3)]
+				eps[i].At = place.handle()
 			}
 			eps[i].Addr = address(i, Families[rnd.IntN(2)])
 		}
@@ -197,13 +201,13 @@ func requireUsable(t *testing.T, eps []Endpoint) {
 		in := func(e Endpoint) bool { return FamilyOf(e.Addr.Addr()) == family }
 		ready := func(e Endpoint) bool { return in(e) && e.Ready }
 		leaving := func(e Endpoint) bool { return in(e) && e.Serving && e.Terminating }
-		local := func(e Endpoint) bool { return e.NodeName == "node-a" }
-		forMe := func(e Endpoint) bool { return e.ForNodes.Has("node-a") }
-		forZone := func(e Endpoint) bool { return e.ForZones.Has("a") }
+		local := func(e Endpoint) bool { return e.Place().NodeName == "node-a" }
+		forMe := func(e Endpoint) bool { return e.Place().ForNodes.Has("node-a") }
+		forZone := func(e Endpoint) bool { return e.Place().ForZones.Has("a") }
 		byNode := any(func(e Endpoint) bool { return ready(e) && forMe(e) }) &&
-			!any(func(e Endpoint) bool { return ready(e) && e.ForNodes == "" })
+			!any(func(e Endpoint) bool { return ready(e) && e.Place().ForNodes == "" })
 		byZone := any(func(e Endpoint) bool { return ready(e) && forZone(e) }) &&
-			!any(func(e Endpoint) bool { return ready(e) && e.ForZones == "" })
+			!any(func(e Endpoint) bool { return ready(e) && e.Place().ForZones == "" })
 		var cluster, here []netip.AddrPort
 		for _, e := range eps {
 			if ready(e) && (byNode && forMe(e) || !byNode && byZone && forZone(e) || !byNode && !byZone) ||

@@ -6,6 +6,7 @@ import (
 	"sync"
 	"testing"
 	"time"
+	"unique"
 
 	"github.com/stretchr/testify/require"
 	v1 "k8s.io/api/core/v1"
@@ -314,6 +315,8 @@ func fieldMutations(get func(*Service) reflect.Value) []func(*Service) {
 					f.Set(reflect.ValueOf(SetTo[uint16](0)))
 				case *ServiceName:
 					f.Set(reflect.ValueOf(ServiceName{"a", "b"}))
+				case *unique.Handle[Place]:
+					f.Set(reflect.ValueOf(Place{NodeName: "x"}.handle()))
 				case *ServicePortName:
 					f.Set(reflect.ValueOf(ServicePortName{Port: "x"}))
 				default: // time.Time, netip.AddrPort: any other value

@@ -24,17 +24,17 @@ type frontend struct {
 	scheduler balancer.Scheduler // of ports that ask for none
 	name      string             // key.name, for others to show
 	listeners []bound            // one, unless they listen on VIPs
-	settings  relay.Settings     // of all listeners
+	settings  *relay.Settings    // of all listeners; never nil
 	// guarded are the only destinations for which its listeners take connections; nil: there is no such restriction.
 	guarded []netip.AddrPort
 	// drain is how long connections may outlive their endpoint; not set: they are left alone.
 	drain config.Setting[time.Duration]
 	vips  []vip // those steered here since the last successful sync
 	open  bool
-	// serving are the endpoints, usable or not, that go on with the UDP clients they have.
+	// serving are the endpoints, usable or not, that go on with the clients they have, where others do not.
 	serving []netip.AddrPort
-	// behind is what the balancer was told last, of a frontend that may have to drop.
-	behind balancer.Config
+	// behind is what the balancer was told last, of a frontend that may have to drop; nil: nothing, or it may not.
+	behind *balancer.Config
 	// drops means that clients are to be dropped without an answer, not refused: the pool is the node's and has no usable
 	// endpoint, and others have. A load balancer's clients, whom it sent here by an outdated health check, then try again
 	// and arrive elsewhere; a reset they would take for the answer.
@@ -90,7 +90,7 @@ func (f *frontend) listen(r *relay.Relay, addrs []netip.AddrPort) error {
 			continue
 		}
 		f.listeners = append(slices.Clip(f.listeners), bound{addr, l})
-		l.Configure(f.settings)
+		l.Configure(*f.settings)
 		if err := l.SetOpen(f.open); err != nil {
 			errs = append(errs, err)
 		}
@@ -135,8 +135,8 @@ func (f *frontend) addrs() []netip.AddrPort {
 // nothing is worse. Giving those clients the endpoints of other nodes would be kinder still, but what the policy Local
 // forbids.
 func (f *frontend) update(port *config.ServicePort, limit *relay.Limit, node config.Node, log *logrus.Entry) (flipped bool) {
-	if s := settings(port, limit); s != f.settings {
-		f.settings = s
+	if s := settings(port, limit); f.settings == nil || s != *f.settings {
+		f.settings = shared(s)
 		for _, l := range f.listeners {
 			l.Configure(s)
 		}
@@ -151,13 +151,16 @@ func (f *frontend) update(port *config.ServicePort, limit *relay.Limit, node con
 	}
 	f.drain = drain
 	usable := config.Usable(port.Endpoints, f.key.family, f.key.pool, node)
-	f.serving = config.Serving(port.Endpoints, f.key.family)
+	f.serving = nil
+	if f.retains() {
+		f.serving = config.Serving(port.Endpoints, f.key.family)
+	}
 	before, wasOpen := f.drops, f.open
 	f.drops = f.key.pool == config.LocalPool && len(usable) == 0 &&
 		len(config.Usable(port.Endpoints, f.key.family, config.ClusterPool, node)) > 0
 	if f.drops && f.open {
 		f.behind.Affinity = port.Affinity
-		f.balancer.Update(f.behind)
+		f.balancer.Update(*f.behind)
 	} else {
 		f.apply(behind(port, usable, f.scheduler), log)
 	}
@@ -168,11 +171,14 @@ func (f *frontend) update(port *config.ServicePort, limit *relay.Limit, node con
 func (f *frontend) settle(log *logrus.Entry) {
 	f.dropped = f.asked
 	if f.dropped && f.drops && f.open {
-		empty := f.behind
+		empty := *f.behind
 		empty.Backends = nil
 		f.apply(empty, log)
 	}
 }
+
+// retains reports whether an endpoint's end is that of what goes to it.
+func (f *frontend) retains() bool { return f.key.name.Protocol == config.UDP || f.drain.IsSet() }
 
 // retain ends what goes to other backends than kept: UDP sessions at once, which have no end of their own to wait for,
 // connections only if the Service says when.
@@ -191,7 +197,8 @@ func (f *frontend) retain(kept []netip.AddrPort) {
 
 func (f *frontend) apply(c balancer.Config, log *logrus.Entry) {
 	if f.key.pool == config.LocalPool {
-		f.behind = c
+		told := c // a copy, as most have no need of it
+		f.behind = &told
 	}
 	f.balancer.Update(c)
 	usable := make([]netip.AddrPort, len(c.Backends))

@@ -66,7 +66,7 @@ func localReady(s *config.Service, node config.Node) int {
 	var addrs []netip.Addr
 	for i := range s.Ports {
 		for _, e := range s.Ports[i].Endpoints {
-			if e.Ready && e.NodeName == node.Name {
+			if e.Ready && e.Place().NodeName == node.Name {
 				addrs = append(addrs, e.Addr.Addr().Unmap())
 			}
 		}

@@ -11,6 +11,16 @@ import (
 const defaultQueue = 1024
 
 // settings are what the relay is to do in this Service's own way. limit is that of the Service port; nil: it has none.
+var noSettings relay.Settings
+
+// shared returns where s is kept: nearly all frontends have the zero value, and one for all will do.
+func shared(s relay.Settings) *relay.Settings {
+	if s == noSettings {
+		return &noSettings
+	}
+	return &s
+}
+
 func settings(port *config.ServicePort, limit *relay.Limit) relay.Settings {
 	asked := port.Settings.Value()
 	s := relay.Settings{

@@ -240,7 +240,7 @@ func (f *frontend) status(port *config.ServicePort, node config.Node, drops bool
 		counts[b.Addr] = b
 	}
 	for _, e := range port.Endpoints {
-		local := node.Name != "" && e.NodeName == node.Name
+		local := node.Name != "" && e.Place().NodeName == node.Name
 		if config.FamilyOf(e.Addr.Addr()) == f.key.family && (local || f.key.pool != config.LocalPool) {
 			b, used := counts[e.Addr]
 			s.Backends = append(s.Backends, backendStatus(e, b, used))
@@ -251,7 +251,7 @@ func (f *frontend) status(port *config.ServicePort, node config.Node, drops bool
 
 func backendStatus(e config.Endpoint, b balancer.BackendStatus, used bool) BackendStatus {
 	s := BackendStatus{
-		Address: e.Addr.String(), State: StateUnused, Node: e.NodeName,
+		Address: e.Addr.String(), State: StateUnused, Node: e.Place().NodeName,
 		Active: b.Active, Picked: b.Picked, Connected: b.Connected, Failed: b.Failed, LastError: b.LastError,
 	}
 	switch {

@@ -13,9 +13,13 @@ import (
 const (
 	garbageStart = 50
 	garbageMost  = 100
-	garbageLeast = 25
-	garbageSize  = 40 << 20
+	garbageLeast = 16
+	garbageSize  = 24 << 20
 )
+
+// settling is how long after the start what it took is given back: what works on the first Services holds on to them for a
+// moment.
+const settling = 5 * time.Second
 
 // limitGarbage leaves alone what the environment says.
 func limitGarbage(percent int) {
@@ -34,6 +38,12 @@ func garbagePercent(inUse uint64) int {
 func (n *node) keepMemoryLow(ctx context.Context) error {
 	select {
 	case <-n.proxier.Synced():
+		debug.FreeOSMemory()
+	case <-ctx.Done():
+		return nil
+	}
+	select {
+	case <-time.After(settling):
 		debug.FreeOSMemory()
 	case <-ctx.Done():
 		return nil
