@@ -189,6 +189,9 @@ func (r *Rules) Commit(ctx context.Context, want intercept.State) error {
 
 // without leaves out the bindings that errs are about.
 func without(bindings []intercept.Binding, errs []error) []intercept.Binding {
+	if len(errs) == 0 {
+		return bindings
+	}
 	failed := map[intercept.VIP]bool{}
 	for _, err := range errs {
 		var be *intercept.BindingError

@@ -14,14 +14,17 @@ import (
 // owner sorts first stays, so that the outcome does not depend on the order of the caller's. What it lets through is in
 // one form for all that mean the same, see plain.
 func sift(bindings []intercept.Binding) (map[bool][]intercept.Binding, []error) {
-	sorted := slices.Clone(bindings)
-	slices.SortStableFunc(sorted, func(a, b intercept.Binding) int {
+	sorted := make([]*intercept.Binding, len(bindings)) // bindings are large, and given to others as well
+	for i := range bindings {
+		sorted[i] = &bindings[i]
+	}
+	slices.SortStableFunc(sorted, func(a, b *intercept.Binding) int {
 		if order := compareVIPs(a.VIP, b.VIP); order != 0 {
 			return order
 		}
 		return strings.Compare(a.Owner, b.Owner)
 	})
-	six, _ := slices.BinarySearchFunc(sorted, true, func(b intercept.Binding, _ bool) int {
+	six, _ := slices.BinarySearchFunc(sorted, true, func(b *intercept.Binding, _ bool) int {
 		if b.VIP.Addr.Is6() {
 			return 0
 		}
@@ -32,7 +35,7 @@ func sift(bindings []intercept.Binding) (map[bool][]intercept.Binding, []error) 
 	var last intercept.Binding
 	for _, given := range sorted {
 		err := errors.Join(given.VIP.Validate(), validateListener(given.VIP, given.Listen), validateListener(given.VIP, given.Local))
-		b := plain(given)
+		b := plain(*given)
 		switch {
 		case err != nil:
 		case b.VIP == last.VIP && b.Equal(last):
@@ -44,7 +47,7 @@ func sift(bindings []intercept.Binding) (map[bool][]intercept.Binding, []error) 
 			valid[b.VIP.Addr.Is6()] = append(valid[b.VIP.Addr.Is6()], b)
 		}
 		if err != nil {
-			errs = append(errs, &intercept.BindingError{Binding: given, Err: err})
+			errs = append(errs, &intercept.BindingError{Binding: *given, Err: err})
 		}
 	}
 	return valid, errs

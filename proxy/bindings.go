@@ -32,7 +32,7 @@ func (p *Proxier) restrictedNodePorts() bool {
 // bindings are the VIPs of the plan whose listeners exist, or that are to be dropped. A VIP whose clients on this node
 // should come to a frontend that could not be opened is for them what it is for others.
 func (p *Proxier) bindings(plan *plan) []intercept.Binding {
-	var bindings []intercept.Binding
+	bindings := make([]intercept.Binding, 0, len(plan.owners))
 	for _, key := range plan.keys() {
 		f, ok := p.frontends[key]
 		if !ok {

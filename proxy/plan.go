@@ -70,27 +70,44 @@ func buildPlan(wanted services, current owners) plan {
 	ports := supportedPorts(wanted, p.problems)
 	p.frontends, p.owners = make(map[frontendKey][]vip, len(ports)), make(owners, len(ports))
 	vips := make([][]vip, len(ports))
-	claims := make(map[intercept.VIP]claim, len(ports))
+	contested := map[intercept.VIP]claim{}
 	for i, port := range ports {
 		vips[i] = vipsOf(port)
 		for _, v := range vips[i] {
-			c := claim{port, v.kind == kindClusterIP, current[v.VIP] == port.Name}
-			if best, found := claims[v.VIP]; !found || c.beats(best) {
-				claims[v.VIP] = c
+			if _, taken := p.owners[v.VIP]; taken {
+				contested[v.VIP] = claim{}
 			}
+			p.owners[v.VIP] = port.Name
 		}
+	}
+	if len(contested) > 0 {
+		p.settle(contested, ports, vips, current)
 	}
 	for i, port := range ports {
 		for _, v := range vips[i] {
-			if owner := claims[v.VIP].port; owner != port {
-				p.problems.add(port.Name, ReasonAddressConflict, "%s %s belongs to %s already: change one of the two", v.kind, v.VIP, owner.Name)
+			if owner := p.owners[v.VIP]; owner != port.Name {
+				p.problems.add(port.Name, ReasonAddressConflict, "%s %s belongs to %s already: change one of the two", v.kind, v.VIP, owner)
 				continue
 			}
-			p.owners[v.VIP] = port.Name
 			p.give(port, v)
 		}
 	}
 	return p
+}
+
+// settle decides who owns the contested VIPs.
+func (p *plan) settle(contested map[intercept.VIP]claim, ports []*config.ServicePort, vips [][]vip, current owners) {
+	for i, port := range ports {
+		for _, v := range vips[i] {
+			best, found := contested[v.VIP]
+			if !found {
+				continue
+			}
+			if c := (claim{port, v.kind == kindClusterIP, current[v.VIP] == port.Name}); best.port == nil || c.beats(best) {
+				contested[v.VIP], p.owners[v.VIP] = c, port.Name
+			}
+		}
+	}
 }
 
 // claim is that a port asks for a VIP.

@@ -312,9 +312,11 @@ func (p *plan) keys() []frontendKey {
 }
 
 func (p *plan) vips() []intercept.VIP {
-	return slices.SortedFunc(maps.Keys(p.owners), func(a, b intercept.VIP) int {
+	vips := slices.AppendSeq(make([]intercept.VIP, 0, len(p.owners)), maps.Keys(p.owners))
+	slices.SortFunc(vips, func(a, b intercept.VIP) int {
 		return cmp.Or(a.Addr.Compare(b.Addr), cmp.Compare(a.Port, b.Port), cmp.Compare(a.Protocol, b.Protocol))
 	})
+	return vips
 }
 
 // refused takes a VIP that could not be steered out of the plan, so that another Service may have it next time.
