@@ -2,15 +2,20 @@ package proxy
 
 import (
 	"net/netip"
+	"slices"
 
 	"redial/config"
 	"redial/proxy/intercept"
 )
 
-// state is what the Interceptor is to put in force for the plan.
-func (p *Proxier) state(plan *plan) intercept.State {
+// state is what the Interceptor is to put in force for the plan, which is for all or for some.
+func (p *Proxier) state(plan *plan, scope amendments) intercept.State {
+	bindings := p.bindings(plan)
+	if scope != nil {
+		bindings = p.amendBindings(bindings, scope)
+	}
 	want := intercept.State{
-		Bindings:             p.bindings(plan),
+		Bindings:             bindings,
 		NodePorts:            p.cfg.NodePortAddresses.Prefixes(p.node),
 		NoLocalhostNodePorts: p.cfg.NoLocalhostNodePorts,
 		Pods:                 p.cfg.LocalPods.sources(p.node),
@@ -29,17 +34,17 @@ func (p *Proxier) restrictedNodePorts() bool {
 	return p.cfg.NoLocalhostNodePorts || p.cfg.NodePortAddresses.Prefixes(p.node) != nil
 }
 
-// bindings are the VIPs of the plan whose listeners exist, or that are to be dropped. A VIP whose clients on this node
+// bindings are the VIPs of the plan whose listeners exist, or that are to be dropped, in order. A VIP whose clients on this node
 // should come to a frontend that could not be opened is for them what it is for others.
 func (p *Proxier) bindings(plan *plan) []intercept.Binding {
 	bindings := make([]intercept.Binding, 0, len(plan.owners))
-	for _, key := range plan.keys() {
+	for key, vips := range plan.frontends {
 		f, ok := p.frontends[key]
 		if !ok {
 			continue
 		}
 		f.asked = f.drops
-		for _, v := range plan.frontends[key] {
+		for _, v := range vips {
 			if v.from == fromNode {
 				continue // comes with those from elsewhere
 			}
@@ -57,6 +62,7 @@ func (p *Proxier) bindings(plan *plan) []intercept.Binding {
 			bindings = append(bindings, b)
 		}
 	}
+	slices.SortFunc(bindings, func(a, b intercept.Binding) int { return compareVIPs(a.VIP, b.VIP) })
 	return bindings
 }
 

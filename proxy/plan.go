@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"cmp"
+	"iter"
 	"maps"
 	"net/netip"
 	"slices"
@@ -19,6 +20,17 @@ type frontendKey struct {
 
 func (k frontendKey) compare(o frontendKey) int {
 	return cmp.Or(k.name.Compare(o.name), cmp.Compare(k.family, o.family), cmp.Compare(k.pool, o.pool))
+}
+
+// frontendKeys are those that a Service port can have.
+func frontendKeys(name config.ServicePortName) iter.Seq[frontendKey] {
+	return func(yield func(frontendKey) bool) {
+		for _, family := range config.Families {
+			if !yield(frontendKey{name, config.ClusterPool, family}) || !yield(frontendKey{name, config.LocalPool, family}) {
+				return
+			}
+		}
+	}
 }
 
 // vip is a VIP as one frontend has it.

@@ -28,6 +28,18 @@ const (
 	ReasonUnrestricted = "CannotRestrict"
 )
 
+// shared reports whether there is one that may be solved by what happens to another Service.
+func (p problems) shared() bool {
+	for _, list := range p {
+		for _, problem := range list {
+			if problem.Reason != ReasonUnsupportedProtocol && problem.Reason != ReasonUnrestricted {
+				return true
+			}
+		}
+	}
+	return false
+}
+
 // retryable reports whether a problem may go away without a change of the Service.
 func (p *Proxier) retryable() bool {
 	for _, list := range p.problems {

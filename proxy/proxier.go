@@ -71,11 +71,13 @@ type Proxier struct {
 	limits    map[config.ServicePortName]*relay.Limit // of those that ask for one
 	retired   balancer.Counters                       // of frontends that are no more
 	sync      SyncStatus
-	level     logrus.Level // at which frontends are logged that are opened now
-	closed    bool         // NodePorts are, for want of an address
-	full      bool         // the next sync assumes nothing of what is in force
-	queued    pending      // since the last sync began
-	syncing   pending      // from before
+	level     logrus.Level        // at which frontends are logged that are opened now
+	closed    bool                // NodePorts are, for want of an address
+	full      bool                // the next sync assumes nothing of what is in force
+	amend     amendments          // what it is for otherwise
+	inForce   []intercept.Binding // since the last successful sync, in order; not to be modified
+	queued    pending             // since the last sync began
+	syncing   pending             // from before
 
 	checks        map[config.ServiceName]HealthCheck
 	checksChanged bool     // since they were handed over
@@ -100,6 +102,7 @@ func New(cfg Config) *Proxier {
 		healthCheckRetry: 5 * time.Second,
 
 		full:      true,
+		amend:     amendments{},
 		checks:    map[config.ServiceName]HealthCheck{},
 		wanted:    services{},
 		frontends: map[frontendKey]*frontend{},
@@ -161,6 +164,7 @@ func (p *Proxier) Resync() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if !p.sync.Queued.IsZero() {
+		p.full = true
 		p.ask()
 	}
 }
@@ -184,7 +188,7 @@ func (p *Proxier) take(changes config.Changes, node config.Node) {
 	resync := p.sync.Syncs == 0 // the first sync also removes what an earlier run left
 	if !p.node.Equal(node) {
 		p.node = node
-		resync = true // its addresses are where NodePorts are open
+		resync, p.full = true, true // its addresses are where NodePorts are open
 		for name, s := range p.wanted {
 			p.updateFrontends(s)
 			p.checkHealth(name, s)
@@ -218,6 +222,9 @@ func (p *Proxier) takeService(name config.ServiceName, s *config.Service) (resyn
 			resync = true
 		}
 	}
+	if resync {
+		p.amended(name, old)
+	}
 	p.observe(name, old, s, resync)
 	p.checkHealth(name, s)
 	p.logProblems(name)
@@ -228,12 +235,10 @@ func (p *Proxier) takeService(name config.ServiceName, s *config.Service) (resyn
 // be opened anew, or begins or stops to drop clients, or to refuse them at a shared listener.
 func (p *Proxier) updateFrontends(s *config.Service) (resync bool) {
 	for i := range s.Ports {
-		for _, family := range config.Families {
-			for _, pool := range []config.Pool{config.ClusterPool, config.LocalPool} {
-				if f, ok := p.frontends[frontendKey{s.Ports[i].Name, pool, family}]; ok {
-					flipped := f.update(&s.Ports[i], p.limitOf(&s.Ports[i]), p.node, p.log)
-					resync = resync || flipped || f.broken != nil
-				}
+		for key := range frontendKeys(s.Ports[i].Name) {
+			if f, ok := p.frontends[key]; ok {
+				flipped := f.update(&s.Ports[i], p.limitOf(&s.Ports[i]), p.node, p.log)
+				resync = resync || flipped || f.broken != nil
 			}
 		}
 	}

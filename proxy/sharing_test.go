@@ -240,7 +240,7 @@ func still(t *testing.T, ports intercept.PortRange, fds int) *Proxier {
 
 // want has the Services of these numbers wanted; odd ones of both protocols.
 func (p *Proxier) want(numbers ...int) {
-	p.wanted = services{}
+	before := maps.Clone(p.wanted)
 	for _, i := range numbers {
 		s := &config.Service{Name: config.ServiceName{Namespace: "default", Name: fmt.Sprint(i)}}
 		for _, protocol := range []config.Protocol{config.TCP, config.UDP}[:1+i%2] {
@@ -249,8 +249,19 @@ func (p *Proxier) want(numbers ...int) {
 				Port: 80, ClusterIPs: []netip.Addr{netip.AddrFrom4([4]byte{198, 18, byte(i / 256), byte(i)})},
 			})
 		}
-		p.wanted[s.Name] = s
+		p.takeService(s.Name, s)
+		delete(before, s.Name)
 	}
+	for name := range before {
+		p.takeService(name, nil)
+	}
+}
+
+func (p *Proxier) mustReconcile(t *testing.T) (full bool) {
+	t.Helper()
+	full, err := p.reconcile(t.Context())
+	require.NoError(t, err)
+	return full
 }
 
 // whereabouts is where a frontend is.
@@ -287,7 +298,7 @@ func TestWhoShares(t *testing.T) {
 				}
 				before := p.places()
 				p.want(slices.Collect(maps.Keys(wanted))...)
-				require.NoError(t, p.reconcile(t.Context()))
+				p.mustReconcile(t)
 				checkPlaces(t, p, before, own)
 			}
 			var again [2]map[frontendKey]whereabouts
@@ -295,7 +306,7 @@ func TestWhoShares(t *testing.T) {
 			for i := range again {
 				p := still(t, ports, 1<<20)
 				p.want(slices.Collect(maps.Keys(wanted))...)
-				require.NoError(t, p.reconcile(t.Context()))
+				p.mustReconcile(t)
 				again[i] = p.places()
 				p.cfg.Relay.Shutdown(t.Context())
 			}
@@ -369,11 +380,11 @@ func TestDescriptorsAreLeftForUDP(t *testing.T) {
 			even = append(even, 2*i)
 		}
 		p.want(even...)
-		require.NoError(t, p.reconcile(t.Context()))
+		p.mustReconcile(t)
 		require.Empty(t, p.problems)
 		assert.Equal(t, most-most/4, listeners())
 		p.want(append(even, 1, 3, 5)...)
-		require.NoError(t, p.reconcile(t.Context()))
+		p.mustReconcile(t)
 		require.Empty(t, p.problems)
 		assert.Equal(t, most-most/4+3, listeners(), "of UDP each has its own, and the TCP ports beside them share")
 	})

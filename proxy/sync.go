@@ -42,15 +42,15 @@ func (p *Proxier) step(ctx context.Context, asked bool) error {
 		return nil
 	}
 	start := time.Now()
-	err := p.reconcile(ctx)
+	full, err := p.reconcile(ctx)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.sync.Syncs++
 	p.sync.Last, p.sync.Took = start, time.Since(start)
 	if p.cfg.Observer != nil {
-		p.cfg.Observer.Synced(p.sync.Took, p.full, err)
+		p.cfg.Observer.Synced(p.sync.Took, full, err)
 	}
-	p.full = err != nil
+	p.full = p.full || err != nil
 	if err == nil {
 		p.sync.LastSuccess = time.Now()
 		if p.sync.Error != "" {
@@ -84,47 +84,83 @@ func (p *Proxier) unlessSaid(last *string, err error, level logrus.Level) logrus
 	return level
 }
 
-// reconcile makes the world as wanted: make first, then steer, then break.
-func (p *Proxier) reconcile(ctx context.Context) error {
+// reconcile makes the world as wanted: make first, then steer, then break. full tells that it went through all Services.
+func (p *Proxier) reconcile(ctx context.Context) (full bool, err error) {
 	p.mu.Lock()
 	p.pickUp()
-	plan := buildPlan(p.wanted, p.owners)
-	plan.confine(p.interceptLimits(), p.restrictedNodePorts())
+	scope := p.scope()
+	var plan plan
+	if scope != nil {
+		var alone bool
+		if plan, alone = p.planFor(scope); !alone {
+			scope = nil
+		}
+	}
+	full = scope == nil
+	if full {
+		plan = p.planOf(p.wanted)
+	}
 	p.mu.Unlock()
-	if err := p.cfg.Interceptor.Prepare(ctx, plan.vips()); err != nil {
-		return fmt.Errorf("preparing: %w", err)
+	if full {
+		if err := p.cfg.Interceptor.Prepare(ctx, plan.vips()); err != nil {
+			return full, fmt.Errorf("preparing: %w", err)
+		}
 	}
 	p.mu.Lock()
-	p.yield(&plan)
+	if full {
+		p.yield(&plan)
+	}
 	p.openMissing(&plan)
 	p.route(&plan)
-	want := p.state(&plan)
+	want := p.state(&plan, scope)
 	p.mu.Unlock()
 
-	err := p.cfg.Interceptor.Commit(ctx, want)
+	err = p.cfg.Interceptor.Commit(ctx, want)
 	failed, fatal := bindingErrors(err)
 
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, e := range failed {
-		name := plan.owners[e.Binding.VIP]
-		plan.problems.add(name, ReasonSteeringFailed, "%s: %v", e.Binding.VIP, e.Err)
-		plan.refused(e.Binding.VIP)
+		if name, found := plan.owners[e.Binding.VIP]; found {
+			plan.problems.add(name, ReasonSteeringFailed, "%s: %v", e.Binding.VIP, e.Err)
+			plan.refused(e.Binding.VIP)
+		} else {
+			p.full = true // it was in force before
+			p.ask()
+		}
+	}
+	for name, list := range p.problems {
+		if _, found := scope[name]; !full && !found {
+			plan.problems[name] = list
+		}
 	}
 	p.problems = plan.problems
 	if fatal != nil {
 		// The old rules may be in force, so what they point to stays.
-		return fatal
+		return full, fatal
 	}
-	p.unroute(&plan)
-	p.closeStale(&plan)
-	for _, f := range p.frontends {
-		f.settle(p.log)
-		f.unguard()
+	p.inForce = want.Bindings
+	if full {
+		p.unroute(&plan)
+	} else {
+		p.unrouteSome(&plan, scope)
 	}
-	p.owners = plan.owners
+	for key := range p.keys(&plan, scope) {
+		p.settle(key, &plan)
+	}
+	if full {
+		p.owners = plan.owners
+	} else {
+		p.adopt(&plan, scope)
+	}
 	p.written()
-	return nil
+	return full, nil
+}
+
+func (p *Proxier) planOf(some services) plan {
+	plan := buildPlan(some, p.owners)
+	plan.confine(p.interceptLimits(), p.restrictedNodePorts())
+	return plan
 }
 
 // yield closes listeners on VIPs that another frontend is to have: both cannot listen there at once.
@@ -281,26 +317,27 @@ func (p *Proxier) listenAddrs(vips []vip, port uint16) []netip.AddrPort {
 	return addrs
 }
 
-// closeStale closes what nothing is steered to any more.
-func (p *Proxier) closeStale(plan *plan) {
-	for key, f := range p.frontends {
-		vips, wanted := plan.frontends[key]
-		if wanted {
-			addrs := p.listenAddrs(vips, f.port)
-			f.keep(addrs)
-			if f.vips = vips; len(f.listeners) < len(addrs) {
-				f.vips = slices.DeleteFunc(slices.Clone(vips), func(v vip) bool {
-					_, listens := p.listener(key, v)
-					return !listens
-				})
-			}
-			continue
-		}
+// settle follows a successful sync: it closes what nothing is steered to any more.
+func (p *Proxier) settle(key frontendKey, plan *plan) {
+	f := p.frontends[key]
+	vips, wanted := plan.frontends[key]
+	if !wanted {
 		p.discard(f)
 		f.balancer.Close()
 		p.retired = p.retired.Add(f.balancer.Counters())
 		p.log.WithFields(key.fields()).WithField("port", f.port).Info("frontend closed")
+		return
 	}
+	addrs := p.listenAddrs(vips, f.port)
+	f.keep(addrs)
+	if f.vips = vips; len(f.listeners) < len(addrs) {
+		f.vips = slices.DeleteFunc(slices.Clone(vips), func(v vip) bool {
+			_, listens := p.listener(key, v)
+			return !listens
+		})
+	}
+	f.settle(p.log)
+	f.unguard()
 }
 
 func (p *plan) keys() []frontendKey {
@@ -313,10 +350,12 @@ func (p *plan) keys() []frontendKey {
 
 func (p *plan) vips() []intercept.VIP {
 	vips := slices.AppendSeq(make([]intercept.VIP, 0, len(p.owners)), maps.Keys(p.owners))
-	slices.SortFunc(vips, func(a, b intercept.VIP) int {
-		return cmp.Or(a.Addr.Compare(b.Addr), cmp.Compare(a.Port, b.Port), cmp.Compare(a.Protocol, b.Protocol))
-	})
+	slices.SortFunc(vips, compareVIPs)
 	return vips
+}
+
+func compareVIPs(a, b intercept.VIP) int {
+	return cmp.Or(a.Addr.Compare(b.Addr), cmp.Compare(a.Port, b.Port), cmp.Compare(a.Protocol, b.Protocol))
 }
 
 // refused takes a VIP that could not be steered out of the plan, so that another Service may have it next time.
