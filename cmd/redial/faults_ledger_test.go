@@ -187,10 +187,6 @@ func (l *ledger) suffered(began time.Time) bool {
 func (l *ledger) judge(x *exchange, err error) {
 	l.mu.Lock()
 	reason := l.excuse(x, cutShort(err))
-	// Of what a backend accepts and ends at once, each ends no more than one.
-	if t, counted := l.faults[reason]; counted && (reason == faultReset || reason == faultHangUp) && l.counts["excused: "+reason] >= t.felt {
-		reason = ""
-	}
 	if reason != "" {
 		l.counts["excused: "+reason]++
 		if !l.noted[reason] {
@@ -215,7 +211,7 @@ func (l *ledger) excuse(x *exchange, fin bool) string {
 			if fin && o.what != faultKill && o.what != faultHangUp || x.udp && !o.udp || !x.udp && !o.tcp {
 				continue
 			}
-			if o.spokenOnly && (x.waits || x.progress.Load() == 0) {
+			if o.spokenOnly && (x.waits || x.progress.Load() == 0 || l.spentLocked(o.what)) {
 				continue
 			}
 			if o.until.IsZero() || x.began.Before(o.until) {
@@ -238,6 +234,13 @@ func (l *ledger) excuse(x *exchange, fin bool) string {
 		}
 	}
 	return ""
+}
+
+// spentLocked reports whether a fault has been an excuse for as many as felt it: of what a backend accepts and ends at once,
+// each ends no more than one.
+func (l *ledger) spentLocked(fault string) bool {
+	t, counted := l.faults[fault]
+	return counted && l.counts["excused: "+fault] >= t.felt
 }
 
 // report is the end of the story.
