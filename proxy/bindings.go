@@ -49,7 +49,8 @@ func (p *Proxier) bindings(plan *plan) []intercept.Binding {
 				continue // comes with those from elsewhere
 			}
 			b := intercept.Binding{VIP: v.VIP, Sources: v.sources, Owner: f.name}
-			if !f.drops {
+			// To refuse clients instead takes a binding too, where the listener is shared.
+			if !f.drops || f.shared != nil && limitsIn(key.family, p.cfg.Interceptor).Refuses {
 				if b.Listen, ok = p.listener(key, v); !ok {
 					continue
 				}
@@ -72,11 +73,11 @@ func (p *Proxier) listener(key frontendKey, v vip) (netip.AddrPort, bool) {
 	if !ok {
 		return netip.AddrPort{}, false
 	}
-	addr := p.cfg.Interceptor.BindAddr(v.VIP, f.port)
+	addr := p.listenAddr(f, v.VIP)
 	if !f.listensAt(addr) {
 		return netip.AddrPort{}, false
 	}
-	if f.shared != nil && !f.open {
+	if f.sharesAt(addr) && (!f.open || f.drops) {
 		return p.refusal(v.VIP), true
 	}
 	return addr, true

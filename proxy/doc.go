@@ -11,14 +11,16 @@
 //	p := proxy.New(proxy.Config{Tracker: t, Interceptor: i, Relay: r, Ports: ports, Log: log})
 //	err := p.Run(ctx) // until ctx ends; rules and connections stay
 //
-// A frontend is one listening socket per Service port, family and pool of endpoints, with a balancer of its own. Its proxy
-// port stays the same as long as its name does, across changes of the Service and restarts of the process.
+// A frontend is one listening socket per Service port, family and pool of endpoints, or one per VIP of these, with a balancer
+// of its own. Its proxy port stays the same as long as its name does, across changes of the Service and restarts of the process.
 //
 // A large cluster has more Service ports than a node has proxy ports, or descriptors for listeners. Frontends of TCP that come
 // when these are used up share listeners (sharing.go): who is meant follows from the address that the client has dialled.
 // Nothing else about them differs, but that their clients are refused by a rule, and so not before it is written; until then,
-// and with it for as long as it takes when they have a backend again, clients are reset or refused. With back ends that
-// redirect nothing this is not possible, and nor is it for UDP: a frontend for which there is no port is a problem of its Service.
+// and with it for as long as it takes when they have a backend again, clients are reset or refused. A back end that redirects
+// nothing, and has the proxy listen on the VIPs themselves, may have the kernel look up the listener of those VIPs for which
+// there are no descriptors ([intercept.Sharer]). Where that is not possible, and with UDP, a frontend that cannot listen is a
+// problem of its Service.
 //
 // Which frontend a client comes to is decided by rules, since for UDP nothing else tells how it came in. Traffic policies
 // Cluster need the frontend of the cluster's endpoints only. An internal policy Local sends the ClusterIP to the

@@ -19,7 +19,7 @@ import (
 type frontend struct {
 	key       frontendKey
 	port      uint16      // the proxy port; 0: none, all listeners listen on a VIP itself
-	shared    *sharedPort // whose port it is; nil: its own
+	shared    *sharedPort // whose port it is; nil: its own. There may be listeners on VIPs beside it.
 	balancer  *balancer.Balancer
 	scheduler balancer.Scheduler // of ports that ask for none
 	name      string             // key.name, for others to show
@@ -65,7 +65,7 @@ func (f *frontend) listenAt(r *relay.Relay, addr netip.AddrPort) (listener, erro
 	if f.key.name.Protocol == config.UDP {
 		return r.ListenUDP(addr, f.name, f.balancer)
 	}
-	if f.shared != nil {
+	if f.sharesAt(addr) {
 		return f.shared.Listen(f.name, f.balancer)
 	}
 	return r.Listen(addr, f.name, f.balancer)

@@ -1,11 +1,10 @@
 package proxy
 
 import (
-	"cmp"
 	"fmt"
 	"hash/fnv"
+	"iter"
 	"net/netip"
-	"slices"
 
 	"github.com/sirupsen/logrus"
 
@@ -27,9 +26,11 @@ import (
 // to a port that is ours and not listened on: with these frontends, unlike with others, a rule is written when the first
 // usable backend comes, and when the last one goes. Until it is in force, their connections are refused, and reset.
 type sharing struct {
-	most int // listeners of one family and pool; 0: frontends cannot share
-	able map[config.Family]bool
-	open map[sharedKey][]*sharedPort
+	most   int // listeners of one family and pool; 0: frontends cannot share
+	able   map[config.Family]bool
+	by     map[config.Family]intercept.Sharer // who is given the listeners; nil: rules lead there
+	unable map[config.Family]error            // why frontends that listen on VIPs cannot share
+	open   map[sharedKey][]*sharedPort
 	// full are the families in which every port has been tried in vain since one became free.
 	full map[config.Family]bool
 }
@@ -52,9 +53,16 @@ const mostShared = 16
 
 // newSharing decides how many listeners there may be of each kind: one per loop, but not too many for a small range.
 func newSharing(cfg *Config) sharing {
-	s := sharing{able: map[config.Family]bool{}, open: map[sharedKey][]*sharedPort{}, full: map[config.Family]bool{}}
+	s := sharing{
+		able: map[config.Family]bool{}, by: map[config.Family]intercept.Sharer{}, unable: map[config.Family]error{},
+		open: map[sharedKey][]*sharedPort{}, full: map[config.Family]bool{},
+	}
 	for _, family := range config.Families {
-		s.able[family] = !limitsIn(family, cfg.Interceptor).OwnListeners
+		s.able[family] = true
+		if limitsIn(family, cfg.Interceptor).OwnListeners {
+			s.by[family], s.unable[family] = intercept.SharerOf(cfg.Interceptor, family == config.IPv6)
+			s.able[family] = s.unable[family] == nil
+		}
 	}
 	if size := cfg.Ports.Size(); size >= 8 && (s.able[config.IPv4] || s.able[config.IPv6]) {
 		s.most = min(max(size/16, 1), cfg.Relay.Loops(), mostShared)
@@ -83,11 +91,24 @@ func (p *Proxier) mayShare(key frontendKey) bool {
 	return p.sharing.most > 0 && p.sharing.able[key.family] && key.name.Protocol == config.TCP
 }
 
+// listenAddr is where f listens for a VIP, or is to. Who listens on the VIP itself goes on doing so.
+func (p *Proxier) listenAddr(f *frontend, v intercept.VIP) netip.AddrPort {
+	if own := p.cfg.Interceptor.BindAddr(v, 0); f.listensAt(own) {
+		return own
+	}
+	return p.cfg.Interceptor.BindAddr(v, f.port)
+}
+
+// sharesAt reports whether what f has at addr is a shared listener.
+func (f *frontend) sharesAt(addr netip.AddrPort) bool {
+	return f.shared != nil && f.shared.Addr() == addr
+}
+
 // sharedListener returns the listener that a frontend is to share. All of its kind are opened together, and stay.
 func (p *Proxier) sharedListener(key frontendKey, vips []vip) (*sharedPort, error) {
 	refusals := sharedKey{family: key.family}
 	if len(p.sharing.open[refusals]) == 0 {
-		l, err := p.openShared(vips[0].VIP)
+		l, err := p.bindShared(vips[0].VIP)
 		if err != nil {
 			return nil, err
 		}
@@ -119,20 +140,44 @@ func (p *Proxier) sharedListener(key frontendKey, vips []vip) (*sharedPort, erro
 	return listeners[h.Sum64()%uint64(len(listeners))], nil
 }
 
+// openShared opens a listener to which clients can be led.
 func (p *Proxier) openShared(v intercept.VIP) (*sharedPort, error) {
+	l, err := p.bindShared(v)
+	by := p.sharing.by[config.FamilyOf(v.Addr)]
+	if err != nil || by == nil {
+		return l, err
+	}
+	if err := l.Control(func(fd int) error { return by.Share(l.Addr(), fd) }); err != nil {
+		l.Close()
+		p.ports.release(sharedPortKey(v), l.Addr().Port())
+		return nil, err
+	}
+	return l, nil
+}
+
+func (p *Proxier) bindShared(v intercept.VIP) (*sharedPort, error) {
 	family := config.FamilyOf(v.Addr)
+	listen := p.cfg.Relay.ListenShared
+	if p.sharing.by[family] != nil {
+		listen = p.cfg.Relay.ListenAssigned
+	}
 	for port := range p.ports.fromTheEnd(family) {
-		l, err := p.cfg.Relay.ListenShared(p.cfg.Interceptor.BindAddr(v, port))
+		l, err := listen(p.cfg.Interceptor.BindAddr(v, port))
 		if portTaken(err) {
 			continue
 		}
 		if err != nil {
 			return nil, err
 		}
-		p.ports.take(frontendKey{name: config.ServicePortName{Protocol: config.TCP}, family: family}, port)
+		p.ports.take(sharedPortKey(v), port)
 		return &sharedPort{l, map[netip.AddrPort]*relay.Listener{}}, nil
 	}
 	return nil, p.noPort()
+}
+
+// sharedPortKey is for the allocator.
+func sharedPortKey(v intercept.VIP) frontendKey {
+	return frontendKey{name: config.ServicePortName{Protocol: config.TCP}, family: config.FamilyOf(v.Addr)}
 }
 
 func (p *Proxier) noPort() error {
@@ -154,9 +199,12 @@ func (p *Proxier) route(plan *plan) {
 		if f == nil || f.shared == nil {
 			continue
 		}
-		for _, l := range f.listeners { // one
-			for _, v := range vips {
-				to, l := destination(v), l.listener.(*relay.Listener)
+		for _, l := range f.listeners {
+			if !f.sharesAt(l.addr) {
+				continue
+			}
+			for to := range p.sharedBy(f, vips) {
+				l := l.listener.(*relay.Listener)
 				if f.shared.routes[to] == l {
 					continue
 				}
@@ -172,12 +220,25 @@ func (p *Proxier) route(plan *plan) {
 	}
 }
 
+// sharedBy are the destinations whose clients come to f by the port that it shares.
+func (p *Proxier) sharedBy(f *frontend, vips []vip) iter.Seq[netip.AddrPort] {
+	return func(yield func(netip.AddrPort) bool) {
+		for _, v := range vips {
+			if f.sharesAt(p.listenAddr(f, v.VIP)) && !yield(destination(v)) {
+				return
+			}
+		}
+	}
+}
+
 // unroute takes away what the plan does not have. It comes when no rule leads there any more.
 func (p *Proxier) unroute(plan *plan) {
 	wanted := map[*sharedPort]int{}
 	for key, vips := range plan.frontends {
 		if f := p.frontends[key]; f != nil && f.shared != nil {
-			wanted[f.shared] += len(vips)
+			for range p.sharedBy(f, vips) {
+				wanted[f.shared]++
+			}
 		}
 	}
 	for _, listeners := range p.sharing.open {
@@ -188,8 +249,8 @@ func (p *Proxier) unroute(plan *plan) {
 			needed := map[netip.AddrPort]bool{}
 			for key, vips := range plan.frontends {
 				if f := p.frontends[key]; f != nil && f.shared == s {
-					for _, v := range vips {
-						needed[destination(v)] = true
+					for to := range p.sharedBy(f, vips) {
+						needed[to] = true
 					}
 				}
 			}
@@ -207,38 +268,3 @@ func (p *Proxier) unroute(plan *plan) {
 
 // destination is what the clients of a VIP dial.
 func destination(v vip) netip.AddrPort { return netip.AddrPortFrom(v.Addr, v.Port) }
-
-// SharedStatus is a proxy port that several frontends share, as there are more of them than ports or file descriptors.
-type SharedStatus struct {
-	Family    config.Family `json:"family"`
-	Pool      config.Pool   `json:"pool"`
-	ProxyPort uint16        `json:"proxyPort"`
-	Frontends int           `json:"frontends"`
-	// Strays counts connections that were reset, since no frontend was for the address they had been made to.
-	Strays       uint64 `json:"strays"`
-	AcceptErrors uint64 `json:"acceptErrors"` // accept(2) failures: out of descriptors or memory
-}
-
-func (p *Proxier) sharedStatus() []SharedStatus {
-	var list []SharedStatus
-	for key, listeners := range p.sharing.open {
-		for _, l := range listeners {
-			if key.pool == "" {
-				continue
-			}
-			s := SharedStatus{Family: key.family, Pool: key.pool, ProxyPort: l.Addr().Port()}
-			for _, f := range p.frontends {
-				if f.shared == l {
-					s.Frontends++
-				}
-			}
-			stats := l.Stats()
-			s.Strays, s.AcceptErrors = stats.Strays, stats.AcceptErrors
-			list = append(list, s)
-		}
-	}
-	slices.SortFunc(list, func(a, b SharedStatus) int {
-		return cmp.Or(cmp.Compare(a.Family, b.Family), cmp.Compare(a.Pool, b.Pool), cmp.Compare(b.ProxyPort, a.ProxyPort))
-	})
-	return list
-}

@@ -171,8 +171,12 @@ func (p *Proxier) yield(plan *plan) {
 	}
 	heirs := map[place]frontendKey{}
 	for key, vips := range plan.frontends {
-		for _, addr := range p.listenAddrs(vips, 0) {
-			if addr.Port() != 0 {
+		f := p.frontends[key]
+		if f == nil {
+			f = &frontend{}
+		}
+		for _, addr := range p.listenAddrs(f, vips) {
+			if proxyPort := f.shared == nil && addr.Port() == f.port; !proxyPort && !f.sharesAt(addr) {
 				heirs[place{key.name.Protocol, addr}] = key
 			}
 		}
@@ -218,8 +222,8 @@ func (p *Proxier) open(key frontendKey, port *config.ServicePort, vips []vip) er
 	f, exists := p.frontends[key]
 	if exists && f.broken == nil {
 		p.guard(f, vips)
-		err := f.listen(p.cfg.Relay, p.listenAddrs(vips, f.port))
-		if err == nil || !portTaken(err) || f.port == 0 {
+		err := p.listen(f, vips)
+		if err == nil || !portTaken(err) || !p.needsPort(vips) {
 			return err
 		}
 		f.broken = err
@@ -249,7 +253,10 @@ func (p *Proxier) openAnywhere(key frontendKey, port *config.ServicePort, vips [
 	if !p.needsPort(vips) {
 		f := &frontend{key: key, name: key.name.String(), balancer: b, scheduler: p.cfg.Scheduler}
 		f.update(port, p.limitOf(port), p.node, p.log)
-		err := f.listen(p.cfg.Relay, p.listenAddrs(vips, 0))
+		if p.shares(key) {
+			_ = p.share(f, vips) // what cannot share has a listener of its own as long as there may be more
+		}
+		err := p.listen(f, vips)
 		if len(f.listeners) == 0 {
 			return nil, err
 		}
@@ -284,7 +291,7 @@ func (p *Proxier) openAt(key frontendKey, port *config.ServicePort, vips []vip, 
 	f := &frontend{key: key, name: key.name.String(), port: number, shared: shared, balancer: b, scheduler: p.cfg.Scheduler}
 	f.update(port, p.limitOf(port), p.node, p.log)
 	p.guard(f, vips)
-	if err := f.listen(p.cfg.Relay, p.listenAddrs(vips, number)); err != nil {
+	if err := p.listen(f, vips); err != nil {
 		f.close()
 		return nil, err
 	}
@@ -293,7 +300,7 @@ func (p *Proxier) openAt(key frontendKey, port *config.ServicePort, vips []vip, 
 
 // needsPort reports whether the Interceptor wants a listener on the proxy port.
 func (p *Proxier) needsPort(vips []vip) bool {
-	return slices.ContainsFunc(p.listenAddrs(vips, 0), func(a netip.AddrPort) bool { return a.Port() == 0 })
+	return slices.ContainsFunc(vips, func(v vip) bool { return p.cfg.Interceptor.BindAddr(v.VIP, 0).Port() == 0 })
 }
 
 // discard closes a broken frontend. Its live connections go on.
@@ -306,11 +313,11 @@ func (p *Proxier) discard(f *frontend) {
 	delete(p.frontends, f.key)
 }
 
-// listenAddrs are the distinct addresses at which the Interceptor wants the VIPs to be listened for.
-func (p *Proxier) listenAddrs(vips []vip, port uint16) []netip.AddrPort {
+// listenAddrs are the distinct addresses at which f is to listen for the VIPs.
+func (p *Proxier) listenAddrs(f *frontend, vips []vip) []netip.AddrPort {
 	var addrs []netip.AddrPort
 	for _, v := range vips {
-		if a := p.cfg.Interceptor.BindAddr(v.VIP, port); !slices.Contains(addrs, a) {
+		if a := p.listenAddr(f, v.VIP); !slices.Contains(addrs, a) {
 			addrs = append(addrs, a)
 		}
 	}
@@ -328,7 +335,7 @@ func (p *Proxier) settle(key frontendKey, plan *plan) {
 		p.log.WithFields(key.fields()).WithField("port", f.port).Info("frontend closed")
 		return
 	}
-	addrs := p.listenAddrs(vips, f.port)
+	addrs := p.listenAddrs(f, vips)
 	f.keep(addrs)
 	if f.vips = vips; len(f.listeners) < len(addrs) {
 		f.vips = slices.DeleteFunc(slices.Clone(vips), func(v vip) bool {

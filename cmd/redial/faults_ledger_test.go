@@ -102,7 +102,7 @@ func (l *ledger) feel(fault string, n int) {
 
 // unfelt are the kinds of faults that were there often and made no difference to anybody.
 func (l *ledger) unfelt() (kinds []string) {
-	const often = 12 // a backend that something else keeps clients from may be spared a few times
+	const often = 5
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for kind, t := range l.faults {

@@ -43,7 +43,7 @@ var mayImport = map[string][]string{
 		"github.com/pires/go-proxyproto", "github.com/stretchr/...", "golang.org/x/sys/...",
 	},
 	"redial/proxy/intercept":               {},
-	"redial/proxy/intercept/local":         {"redial/proxy/intercept", "github.com/sirupsen/logrus", "github.com/vishvananda/netlink", "golang.org/x/sys/..."},
+	"redial/proxy/intercept/local":         {"redial/proxy/intercept", "github.com/cilium/ebpf/...", "github.com/sirupsen/logrus", "github.com/vishvananda/netlink", "golang.org/x/sys/..."},
 	"redial/proxy/intercept/intercepttest": {"redial/proxy/intercept", "redial/proxy/intercept/lab", "github.com/stretchr/...", "golang.org/x/sys/..."},
 	"redial/proxy/intercept/lab":           {"github.com/vishvananda/netlink", "github.com/vishvananda/netns", "golang.org/x/sys/..."},
 

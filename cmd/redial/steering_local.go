@@ -16,6 +16,7 @@ type localSteering struct {
 	IPv6   *localFamily `json:"ipv6,omitempty"`
 	// ServiceCIDRs are the ranges that are, or could not be, made local as a whole.
 	ServiceCIDRs []netip.Prefix `json:"serviceCIDRs,omitempty"`
+	NotShared    string         `json:"notShared,omitempty"` // why VIPs cannot share listeners
 }
 
 // localFamily is about the routes of one family.
@@ -24,6 +25,7 @@ type localFamily struct {
 	Added   int        `json:"added"` // since the start
 	Removed int        `json:"removed"`
 	Refused int        `json:"refused"`         // addresses that cannot be made local
+	Shared  int        `json:"shared"`          // VIPs that share listeners
 	Source  netip.Addr `json:"source"`          // what the node's own clients connect from
 	Error   string     `json:"error,omitempty"` // why the family is not served at all
 }
@@ -35,13 +37,17 @@ func newLocalSteering(i *interception) *localSteering {
 			return nil
 		}
 		s := stats.Of(f == config.IPv6)
-		out := &localFamily{Routes: s.Routes, Added: s.Added, Removed: s.Removed, Refused: s.Refused, Source: s.Source}
+		out := &localFamily{Routes: s.Routes, Added: s.Added, Removed: s.Removed, Refused: s.Refused, Shared: s.Shared, Source: s.Source}
 		if s.Err != nil {
 			out.Error = oneLine(s.Err.Error())
 		}
 		return out
 	}
-	return &localSteering{Reason: i.reason, IPv4: family(config.IPv4), IPv6: family(config.IPv6), ServiceCIDRs: i.ranges.get()}
+	out := &localSteering{Reason: i.reason, IPv4: family(config.IPv4), IPv6: family(config.IPv6), ServiceCIDRs: i.ranges.get()}
+	if err := i.routes.Shares(false); err != nil {
+		out.NotShared = oneLine(err.Error())
+	}
+	return out
 }
 
 func (s *localSteering) print(w io.Writer) {

@@ -14,6 +14,7 @@ type Families struct {
 var (
 	_ Interceptor = Families{}
 	_ Limited     = Families{}
+	_ Sharer      = Families{}
 )
 
 func (f Families) of(v6 bool) Interceptor {
@@ -30,6 +31,22 @@ func (f Families) each(do func(i Interceptor, v6 bool) error) error {
 
 // Limits implements Limited.
 func (f Families) Limits(v6 bool) Limits { return LimitsOf(f.of(v6), v6) }
+
+// Shares implements Sharer.
+func (f Families) Shares(v6 bool) error {
+	_, err := SharerOf(f.of(v6), v6)
+	return err
+}
+
+// Share implements Sharer.
+func (f Families) Share(addr netip.AddrPort, fd int) error {
+	v6 := addr.Addr().Is6()
+	s, err := SharerOf(f.of(v6), v6)
+	if err != nil {
+		return err
+	}
+	return s.Share(addr, fd)
+}
 
 // Prepare implements Interceptor.
 func (f Families) Prepare(ctx context.Context, vips []VIP) error {

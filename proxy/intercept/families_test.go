@@ -65,3 +65,34 @@ func TestFamilies(t *testing.T) {
 	assert.Equal(t, "127.0.0.1:7", f.BindAddr(vipAt("198.18.0.1"), 7).String())
 	assert.Equal(t, "[2001:db8::1]:8", f.BindAddr(vipAt("2001:db8::1"), 7).String())
 }
+
+// sharer is given listeners, and says where.
+type sharer struct {
+	None
+	unable error
+	given  []netip.AddrPort
+}
+
+func (s *sharer) Shares(bool) error { return s.unable }
+
+func (s *sharer) Share(addr netip.AddrPort, _ int) error {
+	s.given = append(s.given, addr)
+	return s.unable
+}
+
+func TestFamiliesShare(t *testing.T) {
+	addr4, addr6 := netip.MustParseAddrPort("127.0.0.1:7"), netip.MustParseAddrPort("[::1]:7")
+	four := &sharer{}
+	f := Families{IPv4: four, IPv6: None{}}
+	_, err := SharerOf(f, true)
+	assert.Error(t, err)
+	assert.Error(t, f.Share(addr6, 3))
+	_, err = SharerOf(f, false)
+	assert.NoError(t, err)
+	assert.NoError(t, f.Share(addr4, 3))
+	assert.Equal(t, []netip.AddrPort{addr4}, four.given)
+
+	f.IPv6 = &sharer{unable: errors.New("no luck")}
+	_, err = SharerOf(f, true)
+	assert.ErrorContains(t, err, "no luck")
+}

@@ -78,9 +78,9 @@ func (v VIP) Validate() error {
 // Binding steers one VIP to the proxy's listeners.
 type Binding struct {
 	VIP VIP
-	// Listen is where the proxy listens for this VIP, as BindAddr returned it; its address may be unspecified. The zero
-	// value means that packets are dropped without an answer: the traffic policy is Local, and the endpoints are
-	// elsewhere.
+	// Listen is where the proxy listens for this VIP, as BindAddr returned it; its address may be unspecified. Where nobody
+	// listens, clients are refused. The zero value means that packets are dropped without an answer: the traffic policy is
+	// Local, and the endpoints are elsewhere.
 	Listen netip.AddrPort
 	// Local is where clients on this node (its own processes, and the pods that [State].Pods describes) go instead of
 	// Listen: an external traffic policy Local does not concern them. The zero value means that they go where everybody does.
@@ -134,9 +134,9 @@ type PodSource struct {
 type Interceptor interface {
 	// Prepare makes it possible to listen for these VIPs. It only adds, so that what is steered now stays so.
 	Prepare(ctx context.Context, vips []VIP) error
-	// BindAddr returns where the proxy must listen for v, given the proxy port allocated to its frontend. VIPs of one
-	// frontend may share an answer; each distinct answer is one listener. An answer whose port is 0 when asked with port 0
-	// tells that it takes a proxy port at all.
+	// BindAddr returns where the proxy must listen for v, given the proxy port allocated to its frontend, if any. VIPs of
+	// one frontend may share an answer; each distinct answer is one listener. An answer whose port is 0 when asked with
+	// port 0 tells that it takes a proxy port at all.
 	BindAddr(v VIP, port uint16) netip.AddrPort
 	// Commit puts exactly this state in force and removes everything else of ours. A binding that the kernel refuses does
 	// not hold up the others: Commit steers those, and returns a BindingError for it (joined with others by

@@ -5,8 +5,9 @@ type Limits struct {
 	// ClientsAlike means that all clients of a VIP are treated the same: Binding.Sources and Binding.Local, and the
 	// restrictions of NodePorts in State, are beyond it. What they restrict must not be listened for at all.
 	ClientsAlike bool
-	// OwnListeners means that a connection does not tell which VIP its client has dialled (SO_ORIGINAL_DST), so that each
-	// frontend needs a listener of its own.
+	// OwnListeners means that nothing redirects clients from one address to another, after which connection tracking would
+	// know which VIP they have dialled (SO_ORIGINAL_DST). So each frontend needs a listener of its own, unless the back end
+	// is a [Sharer].
 	OwnListeners bool
 	// Refuses means that clients who should be dropped are refused.
 	Refuses bool

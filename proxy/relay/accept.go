@@ -26,6 +26,8 @@ type acceptor struct {
 	retire  func()          // takes it out of the Relay's books
 	closed  chan struct{}
 	ending  sync.Once
+	// assigned means that connections have the destination that counts as their own address.
+	assigned bool
 
 	mu       sync.Mutex // guards what follows
 	open     bool

@@ -19,6 +19,15 @@ func (c *conn) destination() netip.AddrPort {
 	return nameOf(unix.SYS_GETSOCKNAME, c.client.fd)
 }
 
+// destination returns the address that tells whose a connection is; false: there is none.
+func (a *acceptor) destination(fd int, client netip.Addr) (netip.AddrPort, bool) {
+	if a.assigned {
+		to := nameOf(unix.SYS_GETSOCKNAME, fd)
+		return to, to.IsValid()
+	}
+	return originalDestination(fd, client)
+}
+
 // originalDestination returns what connection tracking knows; false: it does not track the connection.
 func originalDestination(fd int, client netip.Addr) (netip.AddrPort, bool) {
 	level := uintptr(unix.IPPROTO_IPV6)

@@ -27,7 +27,7 @@ type Listener struct {
 
 // Listen binds addr and listens, open. name is for logs. Nothing is accepted until Serve is called. The port has to be
 // given: one that the kernel chose would be lost by SetOpen(false), for lack of SOCK_BINDPORT_LOCK (tcp_set_state). The
-// error is the kernel's (EADDRINUSE, EACCES), ErrShutdown, or says that no file descriptors are left.
+// error is the kernel's (EADDRINUSE, EACCES), ErrShutdown, or ErrTooManyListeners.
 func (r *Relay) Listen(addr netip.AddrPort, name string, b Balancer) (*Listener, error) {
 	if addr.Port() == 0 {
 		return nil, fmt.Errorf("listening on %s: a port is needed", addr)

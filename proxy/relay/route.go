@@ -26,7 +26,7 @@ func (l *Listener) Confine(destinations []netip.AddrPort) {
 
 // listenerOf returns whose an accepted connection is; nil: nobody's. It runs in the loop, like everything below.
 func (a *acceptor) listenerOf(fd int, client netip.Addr) *Listener {
-	to, ok := originalDestination(fd, client)
+	to, ok := a.destination(fd, client)
 	if !ok {
 		return nil
 	}
@@ -50,7 +50,7 @@ func unspecified(like netip.Addr) netip.Addr {
 func (a *acceptor) refuseStray(fd int, client netip.Addr) {
 	a.counters().strays.Add(1)
 	if log := a.relay.cfg.Log; log.Logger.IsLevelEnabled(logrus.DebugLevel) {
-		to, _ := originalDestination(fd, client)
+		to, _ := a.destination(fd, client)
 		log.WithFields(logrus.Fields{"frontend": a.addr, "client": client, "destination": to}).Debug("connection reset: nobody serves its destination here")
 	}
 	abort(fd)

@@ -7,9 +7,10 @@ import (
 )
 
 // SharedListener is a listening socket that many Listeners share, which then cost neither a port nor a descriptor. The
-// address that a client has dialled tells whose its connection is, so it works only for what rules redirect here, and
-// connection tracking knows (SO_ORIGINAL_DST): a system call for each connection. What nobody has asked for is reset and
-// counted in [Stats].Strays: it comes directly, or its Listener has just been closed.
+// address that a client has dialled tells whose its connection is, so it works only for what comes here by one of two ways,
+// and costs a system call for each connection: rules have redirected it, and connection tracking knows (SO_ORIGINAL_DST), or
+// the kernel was told to assign it to this socket, and it has that address as its own (getsockname). What nobody has asked for
+// is reset and counted in [Stats].Strays: it comes directly, or its Listener has just been closed.
 //
 // Its Listeners share the accept queue, too: a flood on one fills it for all, and at the limit of descriptors one
 // connection that waits holds up those behind it, whosever they are. One that has its share of all connections that there may
@@ -30,9 +31,20 @@ type share struct {
 	ended bool // the loop's own
 }
 
-// ListenShared binds addr, whose port has to be given, and listens. Nothing is accepted until Serve is called. It does not
-// count among the listeners that there may be, as there should be few. The errors are those of Listen.
+// ListenShared binds addr, whose port has to be given, and listens for what rules redirect there. Nothing is accepted until
+// Serve is called. It does not count among the listeners that there may be, as there should be few. The errors are those of
+// Listen.
 func (r *Relay) ListenShared(addr netip.AddrPort) (*SharedListener, error) {
+	return r.listenShared(addr, false)
+}
+
+// ListenAssigned is ListenShared for connections that the kernel assigns to the socket, by a BPF program (sk_lookup).
+// Connection tracking is not asked about them: it may know an earlier destination, which others have redirected to the VIP.
+func (r *Relay) ListenAssigned(addr netip.AddrPort) (*SharedListener, error) {
+	return r.listenShared(addr, true)
+}
+
+func (r *Relay) listenShared(addr netip.AddrPort, assigned bool) (*SharedListener, error) {
 	if addr.Port() == 0 {
 		return nil, fmt.Errorf("listening on %s: a port is needed", addr)
 	}
@@ -42,7 +54,7 @@ func (r *Relay) ListenShared(addr netip.AddrPort) (*SharedListener, error) {
 	}
 	s := &SharedListener{loops: loops}
 	s.acceptor = acceptor{
-		loop: loop, addr: addr, routes: map[netip.AddrPort]*Listener{}, shared: s,
+		loop: loop, addr: addr, routes: map[netip.AddrPort]*Listener{}, shared: s, assigned: assigned,
 		release: r.chargeSocket(), retire: func() { r.removeShared(s) },
 	}
 	if err := s.bind(r); err != nil {
@@ -74,6 +86,16 @@ func (s *SharedListener) Serve() { s.loop.do(s.join) }
 
 // SetOpen decides whether clients are accepted or refused, all of them, as that of a Listener does.
 func (s *SharedListener) SetOpen(open bool) error { return s.setOpen(open) }
+
+// Control has do use the descriptor of the socket. The error is do's, or ErrShutdown if the socket is closed.
+func (s *SharedListener) Control(do func(fd int) error) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.isClosed {
+		return ErrShutdown
+	}
+	return do(s.fd)
+}
 
 // Close stops listening. Its Listeners have to be closed by themselves. It waits for the loop.
 func (s *SharedListener) Close() error {

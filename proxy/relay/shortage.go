@@ -11,13 +11,25 @@ import (
 
 var errNoFDs = errors.New("all file descriptors are in use: raise the limit (ulimit -n)")
 
+// ErrTooManyListeners means that one more listening socket would leave too few file descriptors for connections.
+var ErrTooManyListeners = errors.New("too many listeners")
+
+// listenersError is that, with the numbers.
+type listenersError struct{ listeners, fds int }
+
+func (e listenersError) Error() string {
+	return fmt.Sprintf("%d listeners are as many as a limit of %d file descriptors allows: raise it (ulimit -n)", e.listeners, e.fds)
+}
+
+func (listenersError) Is(target error) bool { return target == ErrTooManyListeners }
+
 // chargeListener accounts for one more listening socket of those that there may be. Only a number of listeners that would
 // leave too little for connections is an error.
 func (r *Relay) chargeListener() (release func(), err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.bound >= r.maxListeners {
-		return nil, fmt.Errorf("%d listeners are as many as a limit of %d file descriptors allows: raise it (ulimit -n)", r.bound, r.cfg.MaxFDs)
+		return nil, listenersError{r.bound, r.cfg.MaxFDs}
 	}
 	r.bound++
 	give := r.chargeSocket()

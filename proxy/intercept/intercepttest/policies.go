@@ -67,7 +67,7 @@ func sources(g *rig) {
 func restrictedNodePorts(g *rig) {
 	open, closed := g.served("198.18.100.10", 61010), g.served("0.0.0.0", 61014)
 	closed.VIP.Port = 30080
-	closed.Listen = g.i.BindAddr(closed.VIP, 61014)
+	closed.Listen = g.bindAddr(closed.VIP, 61014)
 	bindings := []intercept.Binding{open, closed}
 	require.NoError(g, g.prepare(bindings[:1]))
 	g.serve(bindings[:1])

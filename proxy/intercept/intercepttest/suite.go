@@ -33,6 +33,8 @@ type Backend struct {
 	Harmless []string
 	// Writes is how often the kernel was changed.
 	Writes func(intercept.Interceptor) int
+	// Shared has VIPs of TCP share listeners, by a back end that is an [intercept.Sharer].
+	Shared bool
 	// ListenControl prepares listening sockets before they are bound; may be nil.
 	ListenControl func(fd int, addr netip.AddrPort) error
 }
@@ -243,9 +245,12 @@ func restart(g *rig) {
 	require.NoError(g, g.prepare(bindings))
 	g.serve(bindings)
 	gone := bind("198.18.130.1", 80, intercept.TCP, 1)
-	gone.Listen = g.i.BindAddr(gone.VIP, 61099)
+	gone.Listen = g.bindAddr(gone.VIP, 61099)
 	require.NoError(g, g.i.Commit(g.ctx(), intercept.State{Bindings: append([]intercept.Binding{gone}, bindings...)}))
 	g.i = g.New(g.T)
+	for s, l := range g.listeners {
+		g.share(s, l)
+	}
 	for _, b := range bindings {
 		g.assertServed(g.client, b)
 	}

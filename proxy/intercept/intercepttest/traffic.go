@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/netip"
 	"strings"
@@ -36,7 +37,7 @@ func bind(addr string, port uint16, protocol intercept.Protocol, proxyPort uint1
 // served is a TCP binding of a VIP with port 80.
 func (g *rig) served(addr string, proxyPort uint16) intercept.Binding {
 	b := bind(addr, 80, intercept.TCP, proxyPort)
-	b.Listen = g.i.BindAddr(b.VIP, proxyPort)
+	b.Listen = g.bindAddr(b.VIP, proxyPort)
 	return b
 }
 
@@ -55,7 +56,7 @@ func (g *rig) every() []intercept.Binding {
 			_, number, _ := strings.Cut(b.Owner, ":")
 			var port uint16
 			fmt.Sscan(number, &port)
-			b.Listen = g.i.BindAddr(b.VIP, port)
+			b.Listen = g.bindAddr(b.VIP, port)
 			bindings = append(bindings, b)
 		}
 	}
@@ -88,6 +89,7 @@ func (g *rig) serve(bindings []intercept.Binding) {
 			l, err := lc.Listen(context.Background(), network, b.Listen.String())
 			require.NoError(g, err)
 			g.listeners[s] = l
+			g.share(s, l)
 			go answerConnections(l, b.Owner)
 			continue
 		}
@@ -96,6 +98,29 @@ func (g *rig) serve(bindings []intercept.Binding) {
 		g.listeners[s] = pc
 		go answerDatagrams(pc.(*net.UDPConn), b.Owner)
 	}
+}
+
+// bindAddr is where to listen for v. Where each VIP has a listener of its own, no proxy port is given.
+func (g *rig) bindAddr(v intercept.VIP, port uint16) netip.AddrPort {
+	if g.limits.OwnListeners && !g.Shared {
+		port = 0
+	}
+	return g.i.BindAddr(v, port)
+}
+
+// share hands a listener over, if VIPs are to share it.
+func (g *rig) share(s socket, l io.Closer) {
+	g.Helper()
+	if !g.Shared || s.protocol != intercept.TCP || !s.addr.Addr().IsLoopback() {
+		return
+	}
+	sharer, err := intercept.SharerOf(g.i, s.addr.Addr().Is6())
+	require.NoError(g, err)
+	raw, err := l.(*net.TCPListener).SyscallConn()
+	require.NoError(g, err)
+	var serr error
+	require.NoError(g, raw.Control(func(fd uintptr) { serr = sharer.Share(s.addr, int(fd)) }))
+	require.NoError(g, serr)
 }
 
 func (g *rig) control(fd int, addr netip.AddrPort, p intercept.Protocol) error {

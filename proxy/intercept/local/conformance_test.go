@@ -38,9 +38,13 @@ const dump = "{ ip -o addr; ip -o link | sed 's/state .*//'; ip -4 route show ta
 
 func TestConformance(t *testing.T) {
 	t.Parallel()
-	for name, cidrs := range map[string][]string{
-		"single":       nil,
-		"service CIDR": {"198.18.100.0/24", "2001:db8:100::/108"},
+	for name, of := range map[string]struct {
+		cidrs  []string
+		shared bool
+	}{
+		"single":       {},
+		"service CIDR": {cidrs: []string{"198.18.100.0/24", "2001:db8:100::/108"}},
+		"shared":       {shared: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -56,9 +60,16 @@ func TestConformance(t *testing.T) {
 				"ip link set lo down; ip link set lo up",
 			}
 			intercepttest.Run(t, intercepttest.Backend{
-				New:    func(t *testing.T) intercept.Interceptor { return start(t, testConfig(cidrs...)) },
+				New: func(t *testing.T) intercept.Interceptor {
+					r := start(t, testConfig(of.cidrs...))
+					if of.shared {
+						needsSharing(t, r)
+					}
+					return r
+				},
 				Dump:   dump,
 				Damage: damage,
+				Shared: of.shared,
 				Harmless: []string{
 					"ip route add 198.18.99.9 dev lo proto 214", "ip route del 198.18.99.9 dev lo proto 214",
 					"ip -6 route add local 2001:db8:99::9 dev lo table 77 proto 214 metric 5", "ip -6 route flush table 77",
@@ -68,7 +79,7 @@ func TestConformance(t *testing.T) {
 				},
 				Writes: func(i intercept.Interceptor) int {
 					s := i.(*Routes).Stats()
-					return s.IPv4.Added + s.IPv4.Removed + s.IPv6.Added + s.IPv6.Removed
+					return s.IPv4.Added + s.IPv4.Removed + s.IPv4.Assigned + s.IPv6.Added + s.IPv6.Removed + s.IPv6.Assigned
 				},
 				ListenControl: ListenControl(0x2000),
 			})

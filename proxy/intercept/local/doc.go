@@ -21,6 +21,21 @@
 // (fib_sync_down_addr) and clears it in IPv6 ones (rt6_remove_prefsrc), and the node's own clients are cut off: Verify
 // notices both, and [Routes.Watch] tells when to call it.
 //
+// # Sharing listeners
+//
+// A listener for each VIP takes a file descriptor for each. The proxy has VIPs of TCP for which there are none share a few
+// sockets ([Routes.Share]), where the kernel can do that (Linux 5.9, CAP_BPF and CAP_NET_ADMIN): a BPF program of the type
+// sk_lookup, which the kernel runs for this network namespace when it looks for who listens, finds the VIP in a map and
+// chooses the socket. What is not in the map is left to the kernel, so that nobody else notices. The sockets are bound to the
+// loopback address, where nobody comes to them otherwise; connections have the VIP as their own address, as with a listener of
+// its own. The map changes in one step for each VIP. Program and map belong to the process, and end with it.
+//
+// The program comes before the kernel's own choice. So VIPs that share do so whoever else listens on their port at all
+// addresses of the node, and even at the VIP itself; and while there is no endpoint, their clients are refused rather than left
+// to somebody else. NodePorts and UDP have listeners of their own.
+//
+// Without such a kernel, all this is left out, with a line in the log, and the Services beyond the limit have a problem.
+//
 // # What it does not do
 //
 // Clients of a VIP are all alike, since the packet's source plays no part: VIPs with source ranges, and NodePorts that
@@ -54,6 +69,7 @@
 //	relay.New(relay.Config{ListenControl: local.ListenControl(mark), ...})
 //	err = routes.Prepare(ctx, vips)   // VIPs are local now
 //	...                               // listen on routes.BindAddr(vip, 0)
+//	err = routes.Share(addr, fd)      // or share a listener on addr = routes.BindAddr(vip, port), and bind to that
 //	err = routes.Commit(ctx, state)   // those that are gone are no longer
 //	go routes.Watch(ctx, look)        // look has Verify called
 //

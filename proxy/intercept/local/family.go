@@ -27,12 +27,14 @@ type family struct {
 	asked     []netip.Addr        // of Prepare
 	barren    map[netip.Addr]bool // those of them that were not committed
 	committed bool
-	settled   []netip.Prefix // the Service CIDRs with which all was found in force; nil: it is to be looked at
-	source    netip.Addr     // of our routes; the zero value until one is chosen
+	settled   []netip.Prefix            // the Service CIDRs with which all was found in force; nil: it is to be looked at
+	shared    map[netip.AddrPort]uint32 // the VIPs that share listeners, and the slots of these
+	source    netip.Addr                // of our routes; the zero value until one is chosen
 
 	dubious         map[netip.Prefix]string // Service CIDRs that cannot be local as a whole, and why
 	added, removed  int
 	refused         int
+	assigned        int // times a VIP that shares was written, or removed
 	sourceExplained netip.Addr
 }
 

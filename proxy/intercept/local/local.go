@@ -28,6 +28,7 @@ type Routes struct {
 	cfg      Config
 	families []*family // IPv4 first
 	watch    *watch
+	shared   shared
 	close    func() // of what families use; nil: nothing
 
 	mu    sync.Mutex // guards stats; never held across a system call
@@ -37,10 +38,12 @@ type Routes struct {
 var (
 	_ intercept.Interceptor = (*Routes)(nil)
 	_ intercept.Limited     = (*Routes)(nil)
+	_ intercept.Sharer      = (*Routes)(nil)
 )
 
 // New finds out whether routes can be written, by writing one to a table that nothing looks at. It fails if neither
-// family works; the message says what to do. It leaves nothing behind.
+// family works; the message says what to do. Likewise it finds out whether VIPs can share listeners, which is no condition.
+// It leaves nothing behind.
 func New(cfg Config) (*Routes, error) {
 	k, err := newKernel()
 	if err != nil {
@@ -52,6 +55,9 @@ func New(cfg Config) (*Routes, error) {
 		return nil, err
 	}
 	r.close = k.h.Close
+	if r.shared.unable = probeLookup(); r.shared.unable != nil {
+		r.cfg.Log.WithField("reason", r.shared.unable).Info("Service ports cannot share listeners here: there can be as many as file descriptors allow")
+	}
 	return r, nil
 }
 
@@ -59,10 +65,10 @@ func newRoutes(cfg Config, k routing) (*Routes, error) {
 	if cfg.Log == nil {
 		cfg.Log = logrus.NewEntry(logrus.StandardLogger())
 	}
-	r := &Routes{cfg: cfg}
+	r := &Routes{cfg: cfg, shared: shared{unable: errNotProbed, slots: map[netip.AddrPort]uint32{}}}
 	var failures []error
 	for _, v6 := range []bool{false, true} {
-		f := &family{v6: v6, kernel: k, log: cfg.Log.WithField("family", familyName(v6)), dubious: map[netip.Prefix]string{}}
+		f := &family{v6: v6, kernel: k, log: cfg.Log.WithField("family", familyName(v6)), dubious: map[netip.Prefix]string{}, shared: map[netip.AddrPort]uint32{}}
 		f.broken = f.probe()
 		failures = append(failures, f.broken)
 		r.families = append(r.families, f)
@@ -79,22 +85,17 @@ func newRoutes(cfg Config, k routing) (*Routes, error) {
 	return r, nil
 }
 
-// Close ends watching for changes of routes. The routes stay.
+// Close ends watching for changes of routes, and the sharing of listeners. The routes stay.
 func (r *Routes) Close() error {
 	if r.close != nil {
 		r.close()
 	}
-	return r.watch.close()
+	return errors.Join(r.shared.close(), r.watch.close())
 }
 
 // Limits implements intercept.Limited.
 func (*Routes) Limits(bool) intercept.Limits {
 	return intercept.Limits{ClientsAlike: true, OwnListeners: true, Refuses: true}
-}
-
-// BindAddr returns the VIP itself; for a NodePort that is the wildcard address. port plays no part.
-func (*Routes) BindAddr(v intercept.VIP, _ uint16) netip.AddrPort {
-	return netip.AddrPortFrom(v.Addr, v.Port)
 }
 
 // Prepare makes VIPs local. One that cannot be is left to Commit to complain of. An address that was prepared and not
@@ -146,22 +147,27 @@ func (r *Routes) Commit(ctx context.Context, want intercept.State) error {
 		if f.broken != nil {
 			return nil
 		}
+		if err := f.refresh(); err != nil {
+			return err
+		}
+		valid, errs := r.steer(f, valid) // before the routes, so that clients do not come to somebody else
+		refused = append(refused, errs...)
 		var addrs []netip.Addr
 		for _, b := range valid {
 			if f.serves(b.VIP) {
 				addrs = append(addrs, b.VIP.Addr)
 			}
 		}
-		if err := f.refresh(); err != nil {
-			return err
-		}
 		failed := f.add(addrs, r.cidrs())
+		sharing := map[netip.AddrPort]bool{}
 		for _, b := range valid {
 			if err := failed[b.VIP.Addr]; err != nil {
 				refused = append(refused, &intercept.BindingError{Binding: b, Err: err})
+			} else if r.sharing(b) {
+				sharing[dialledBy(b.VIP)] = true
 			}
 		}
-		err := f.removeRest(addrs, r.cidrs())
+		err := errors.Join(f.removeRest(addrs, r.cidrs()), r.shared.forget(f, sharing))
 		f.addrs, f.committed, f.settled = addrs, err == nil, nil
 		f.barren = without(f.asked, addrs)
 		if err == nil {
@@ -191,8 +197,10 @@ func (r *Routes) refuse(f *family, b intercept.Binding, want intercept.State) er
 		return fmt.Errorf("NodePorts are restricted to %s (--nodeport-addresses), and %s: it stays closed", prefixes(want.NodePorts), how)
 	case v.NodePort() && want.NoLocalhostNodePorts:
 		return fmt.Errorf("NodePorts are to be closed at loopback addresses (--iptables-localhost-nodeports=false), and %s: it stays closed", how)
-	case b.Listen.IsValid() && b.Listen != r.BindAddr(v, 0):
+	case b.Listen.IsValid() && b.Listen != r.BindAddr(v, 0) && !r.sharing(b):
 		return fmt.Errorf("the proxy listens on %s, and not on the address itself", b.Listen)
+	case r.sharing(b) && r.shared.unable != nil:
+		return r.shared.unable
 	}
 	return nil
 }
@@ -209,19 +217,24 @@ func (r *Routes) Verify(ctx context.Context) (bool, error) {
 		if err := f.refresh(); err != nil {
 			return err
 		}
-		intact = intact && f.committed && f.inForce(r.cidrs())
+		intact = intact && f.committed && f.inForce(r.cidrs()) && r.shared.inForce(f)
 		return ctx.Err()
 	})
 	return intact && err == nil, err
 }
 
-// Cleanup implements intercept.Interceptor. It takes the routes of an earlier process too.
+// Cleanup implements intercept.Interceptor. It takes the routes of an earlier process too; what VIPs of that shared has ended
+// with it.
 func (r *Routes) Cleanup(ctx context.Context) error {
 	defer r.publish()
-	return r.each(func(f *family) error {
+	err := r.each(func(f *family) error {
 		f.addrs, f.committed, f.settled, f.stale = nil, false, nil, true
-		return errors.Join(f.clear(), ctx.Err())
+		return errors.Join(f.clear(), r.shared.forget(f, nil), ctx.Err())
 	})
+	if r.shared.lookup != nil {
+		err = errors.Join(err, r.shared.lookup.detach())
+	}
+	return err
 }
 
 // Cleanup removes the routes that any process of ours has left, and returns how many there were. Unlike New, it makes no

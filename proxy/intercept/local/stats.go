@@ -20,6 +20,8 @@ type FamilyStats struct {
 	Routes         int        // in force
 	Added, Removed int        // routes written, and removed
 	Refused        int        // addresses that must not or cannot be made local
+	Shared         int        // VIPs that share listeners
+	Assigned       int        // times that one was written, or removed
 	Source         netip.Addr // what the node's own clients connect from
 	Err            error      // why nothing of the family can be made local; nil: it can
 }
@@ -37,6 +39,7 @@ func (r *Routes) publish() {
 	for _, f := range r.families {
 		s := FamilyStats{
 			Routes: len(f.table.ours), Added: f.added, Removed: f.removed, Refused: f.refused, Source: f.source, Err: f.broken,
+			Shared: len(f.shared), Assigned: f.assigned,
 		}
 		if f.v6 {
 			r.stats.IPv6 = s
