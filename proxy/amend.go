@@ -33,8 +33,8 @@ func (p *Proxier) scope() amendments {
 	return amend
 }
 
-// planFor plans for the scope alone. It returns false if others are concerned: one has a VIP that is asked for, or has to be
-// prepared for.
+// planFor plans for the scope alone. It returns false if others are concerned: one has a VIP that is asked for, or the
+// Interceptor is to prepare for all that there are, since the proxy listens on VIPs themselves.
 func (p *Proxier) planFor(scope amendments) (plan, bool) {
 	some := make(services, len(scope))
 	for name := range scope {
@@ -49,11 +49,21 @@ func (p *Proxier) planFor(scope amendments) (plan, bool) {
 				return plan, false
 			}
 		}
-		if p.cfg.Interceptor.BindAddr(v, 0).Port() != 0 {
+		if p.listensOn(v) {
+			return plan, false
+		}
+	}
+	for v := range p.given(scope) {
+		if p.listensOn(v) {
 			return plan, false
 		}
 	}
 	return plan, true
+}
+
+// listensOn reports whether the Interceptor has the proxy listen on a VIP itself.
+func (p *Proxier) listensOn(v intercept.VIP) bool {
+	return p.cfg.Interceptor.BindAddr(v, 0).Port() != 0
 }
 
 // given are the VIPs that Services of the scope had.

@@ -300,7 +300,7 @@ func (p *Proxier) openAt(key frontendKey, port *config.ServicePort, vips []vip, 
 
 // needsPort reports whether the Interceptor wants a listener on the proxy port.
 func (p *Proxier) needsPort(vips []vip) bool {
-	return slices.ContainsFunc(vips, func(v vip) bool { return p.cfg.Interceptor.BindAddr(v.VIP, 0).Port() == 0 })
+	return slices.ContainsFunc(vips, func(v vip) bool { return !p.listensOn(v.VIP) })
 }
 
 // discard closes a broken frontend. Its live connections go on.
