@@ -44,9 +44,9 @@ type conn struct {
 	pause    time.Duration // between looks at left, while resetting
 
 	waitSince, waitUntil time.Duration // of the queue
-	// When it is to end, see life.go. 0: not known.
-	ageAt, leaveAt, graceEnd time.Duration
-	retained                 *retained // as heeded last
+	// When it is to end, and since when its backend is gone, see life.go. 0: not known.
+	ageAt, leftAt, graceEnd time.Duration
+	retained                *retained // as heeded last
 
 	state      state
 	waited     bool // in a queue

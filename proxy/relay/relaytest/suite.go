@@ -172,6 +172,8 @@ func Run(t *testing.T, new New) {
 		"MaxConnectionAgeBusy":              testMaxConnectionAgeBusy,
 		"Drain":                             testDrain,
 		"DrainAndReturn":                    testDrainAndReturn,
+		"DrainAfterClose":                   testDrainAfterClose,
+		"DrainTimeChanges":                  testDrainTimeChanges,
 		"ProxyProtocol":                     testProxyProtocol,
 		"ProxyProtocolEarlyClose":           testProxyProtocolEarlyClose,
 		"OriginalDestination":               testOriginalDestination,
