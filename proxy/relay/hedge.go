@@ -42,7 +42,7 @@ func (c *conn) hedgeDelay(backend netip.AddrPort) time.Duration {
 }
 
 // overdue is told that what is being dialled may have been silent for too long. If another dial is not allowed, it is all
-// that there is, and has the rest of the budget.
+// that there is, with its rival if it has one, and has the rest of the budget.
 func (c *conn) overdue() {
 	s := c.search
 	lasted := c.loop.now - s.began
@@ -58,6 +58,8 @@ func (c *conn) overdue() {
 		c.tryOther(os.ErrDeadlineExceeded)
 	case s.rival.flying && c.loop.now-s.rival.began < s.patience:
 		c.bothSilent(c.loop.now - s.rival.began)
+	case s.rival.flying && !c.mayRetry():
+		c.wake(s.patience)
 	case s.rival.flying:
 		c.tryOther(os.ErrDeadlineExceeded)
 	case lasted < min(s.delay, s.patience):
@@ -157,7 +159,9 @@ func (c *conn) rivalAnswered(events uint32) {
 	}
 	s.rival.end.close()
 	s.rival.flying = false
-	s.refused = append(s.refused, s.rival.to)
+	if !isSilence(err) {
+		s.refused = append(s.refused, s.rival.to)
+	}
 	c.logDial(s.rival.to, err)
 	c.listener.balancer.Report(c.clientIP, s.rival.to, c.loop.now-s.rival.began, err)
 	c.overdue()

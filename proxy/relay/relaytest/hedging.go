@@ -241,3 +241,25 @@ func testRetryBudget(t *testing.T, new New) {
 	l.Configure(relay.Settings{MaxRetries: -1})
 	expectReset(t, l)
 }
+
+// Two dials that nothing may take the place of have all the time there is, both of them.
+func testMaxRetriesAndBothSilent(t *testing.T, new New) {
+	t.Parallel()
+	first, wake := silentBackend(t)
+	second, _ := silentBackend(t)
+	b := balance(first, second, backend(t, echo))
+	b.hedge = soon
+	engine, l := start(t, new, relay.Config{TryTimeout: time.Hour}, b)
+	l.Configure(relay.Settings{MaxRetries: 1})
+	dial(t, l)
+	eventually(t, func() bool { return l.Stats().Hedges == 1 }, "the second dial")
+	for range 3 {
+		engine.Advance(time.Hour)
+	}
+	wake() // it answers when the SYN is sent again, after a second
+	eventually(t, func() bool { return l.Stats().Connected == 1 }, "the connection")
+	assert.Equal(t, []netip.AddrPort{first, second}, b.picked())
+	b.mu.Lock()
+	assert.Equal(t, 1, b.active[first])
+	b.mu.Unlock()
+}
