@@ -259,3 +259,40 @@ func churnLimited(t *testing.T, new New, leavers bool) {
 		assert.LessOrEqual(t, most.Load(), int32(5))
 	}
 }
+
+// Only the time in the queue counts, not that between two waits.
+func testQueueTimeoutOfTwoWaits(t *testing.T, new New) {
+	leave := make(chan struct{})
+	var served atomic.Int32
+	first := backend(t, func(c *net.TCPConn) {
+		if served.Add(1) == 2 {
+			<-leave
+			return
+		}
+		echo(c)
+	})
+	b := balance(first, backend(t, echo))
+	b.limit = 1
+	engine, l := start(t, new, relay.Config{}, b)
+	limit := &relay.Limit{}
+	limit.Set(0, 9, time.Hour)
+	l.Configure(relay.Settings{Limit: limit})
+	conns := []net.Conn{dial(t, l)}
+	roundTrip(t, conns[0], "at the first")
+	conns = append(conns, dial(t, l))
+	roundTrip(t, conns[1], "at the second")
+	waiting := dial(t, l)
+	eventually(t, func() bool { return limit.Status().Waiting == 1 }, "the wait")
+	engine.Advance(40 * time.Minute)
+	conns[0].Close()
+	eventually(t, func() bool { return l.Stats().Connected == 3 }, "its turn")
+	engine.Advance(40 * time.Minute)
+	close(leave)
+	eventually(t, func() bool { return limit.Status().Waiting == 1 }, "the other wait")
+	engine.Advance(19 * time.Minute)
+	assert.Equal(t, 1, limit.Status().Waiting)
+	engine.Advance(time.Minute)
+	_, err := waiting.Read(make([]byte, 1))
+	require.ErrorIs(t, err, io.EOF, "as its backend has left it")
+	eventually(t, func() bool { return limit.Status().Waiting == 0 }, "it to leave the queue")
+}
