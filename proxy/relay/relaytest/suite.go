@@ -166,6 +166,7 @@ func Run(t *testing.T, new New) {
 		"LimitedFlood":                      testLimitedFlood,
 		"LimitUnderChurn":                   testLimitUnderChurn,
 		"LimitUnderLeavers":                 testLimitUnderLeavers,
+		"LimitUnderFaults":                  testLimitUnderFaults,
 		"IdleTimeout":                       testIdleTimeout,
 		"IdleTimeoutRenewed":                testIdleTimeoutRenewed,
 		"IdleTimeoutStuck":                  testIdleTimeoutStuck,
