@@ -38,12 +38,6 @@ type failure struct {
 	at  time.Time
 }
 
-// failedBefore reports whether be's last failure was before other's. Never is before all.
-func (be *backend) failedBefore(other *backend) bool {
-	a, b := be.last.Load(), other.last.Load()
-	return b != nil && (a == nil || a.at.Before(b.at))
-}
-
 // find returns the backend at addr, or nil.
 func find(backends []*backend, addr netip.AddrPort) *backend {
 	if i, ok := search(backends, addr); ok {

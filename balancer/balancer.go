@@ -38,6 +38,7 @@ type Balancer struct {
 	chance    func(n int) int // a number in [0,n)
 	prober    *Prober         // never nil; one that never runs if there is none
 	retries   budget
+	asks      atomic.Uint64 // of ejected backends: a count, to tell which was asked before which
 	waiters   waiters
 	connects  estimate // of all backends
 	counts    counts

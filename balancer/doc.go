@@ -98,8 +98,8 @@
 // less by chance. So do three connections in a row that [Balancer.Fail] is told of: in a row means here that none was
 // released between them without Fail, since that they had been connected is what they have in common. An ejected
 // backend is passed over by every scheduler and by pins. That is an order, not a refusal: a connection that has tried
-// all others is given the ejected ones too, whichever failed the longest ago first. So no share of the set needs to be
-// kept from ejection, and if all are out, connections go round over them until one answers.
+// all others is given the ejected ones too, whichever has not been asked for the longest first. So no share of the set
+// needs to be kept from ejection, and if all are out, connections go round over them until one answers.
 //
 // When its time is up, the Prober dials it (Config.Probe). If it answers it is back; if not, it is out for longer.
 // Without a Prober that runs, one connection at a time is let through instead, until one succeeds. Any other success that

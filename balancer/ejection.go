@@ -28,8 +28,8 @@ const (
 	minRamp  = fullRamp / 10
 )
 
-// ejection is a backend's latest one. A backend without any has not failed lately. All but testing is immutable: what
-// happens next makes a new one, under Balancer.ejecting.
+// ejection is a backend's latest one. A backend without any has not failed lately. All but asked and testing is immutable:
+// what happens next makes a new one, under Balancer.ejecting.
 type ejection struct {
 	times    int           // in a row
 	since    time.Duration // by Balancer.now: when the first of them began
@@ -39,6 +39,7 @@ type ejection struct {
 	returned time.Duration // if so, since when
 	probed   bool          // the prober has been asked for the test
 	testing  atomic.Int64  // if not, when a connection began one; 0 is none
+	asked    atomic.Uint64 // by Balancer.asks: of the last connection that was sent there all the same, or else when it began
 }
 
 func (e *ejection) out() bool { return e != nil && !e.back }
@@ -67,9 +68,11 @@ func (r *request) begin(be *backend) bool {
 	}
 	began := e.testing.Load()
 	if r.mayTest(e) && e.testing.CompareAndSwap(began, int64(r.balancer.now())) {
+		e.asked.Store(r.balancer.asks.Add(1))
 		return true
 	}
 	be.load.abandon()
+	r.balancer.waiters.wake() // who has seen it full
 	return false
 }
 
@@ -129,6 +132,7 @@ func (b *Balancer) ejectLocked(be *backend, before *ejection, why error) *ejecti
 		e.since = before.since
 	}
 	e.until = now + b.ejectionTime(e.times)
+	e.asked.Store(b.asks.Add(1))
 	be.ejection.Store(e)
 	b.counts.ejections.Add(1)
 	if e.probed {
@@ -189,7 +193,9 @@ func (b *Balancer) awaits(be *backend, e *ejection) bool {
 		return false
 	}
 	if !v.probe {
-		be.ejection.Store(&ejection{times: e.times, since: e.since, until: e.until, why: e.why})
+		left := &ejection{times: e.times, since: e.since, until: e.until, why: e.why}
+		left.asked.Store(e.asked.Load())
+		be.ejection.Store(left)
 	}
 	return v.probe
 }

@@ -213,3 +213,19 @@ func TestRetriesAreBudgetedOnlyWhenAllAreOut(t *testing.T) {
 		require.True(t, b.Retry())
 	})
 }
+
+// A claim that is undone, as its backend was ejected meanwhile, has filled the backend for a moment.
+func TestAnUndoneClaimFreesASlot(t *testing.T) {
+	b := limited(1, 0, "", 1)
+	v := b.view.Load()
+	r := request{client: anyone, view: v, balancer: b}
+	require.True(t, v.backends[0].load.reserve(1))
+	freed := b.Freed(nil)
+	require.False(t, ready(freed))
+	eject(b, 1) // which abandons that one
+	require.True(t, v.backends[0].load.reserve(1))
+	freed = b.Freed(nil)
+	require.False(t, ready(freed))
+	require.False(t, r.begin(v.backends[0]))
+	require.True(t, ready(freed))
+}

@@ -19,6 +19,7 @@ type model struct {
 	pins     map[netip.Addr]modelPin
 	health   map[netip.AddrPort]*modelHealth
 	connects bool // to be connected to means something
+	asks     int  // of ejected backends
 }
 
 type modelPin struct {
@@ -27,8 +28,8 @@ type modelPin struct {
 }
 
 type modelHealth struct {
-	failed   time.Time // last
 	strikes  int
+	asked    int // when it was last, or else ejected, as a number of asks
 	times    int // ejections in a row
 	out      bool
 	until    time.Time
@@ -91,8 +92,14 @@ func (m *model) out(addr netip.AddrPort) bool {
 func (m *model) choose(addr netip.AddrPort) netip.AddrPort {
 	if h := m.health[addr]; h.out {
 		h.tested = time.Now()
+		m.ask(h)
 	}
 	return addr
+}
+
+func (m *model) ask(h *modelHealth) {
+	m.asks++
+	h.asked = m.asks
 }
 
 func (m *model) pick(client netip.Addr, tried []netip.AddrPort) netip.AddrPort {
@@ -125,9 +132,12 @@ func (m *model) turn(tried []netip.AddrPort) netip.AddrPort {
 	}
 	var least netip.AddrPort
 	for _, a := range slices.SortedFunc(slices.Values(m.queue), netip.AddrPort.Compare) {
-		if !slices.Contains(tried, a) && (!least.IsValid() || m.health[a].failed.Before(m.health[least].failed)) {
+		if !slices.Contains(tried, a) && (!least.IsValid() || m.health[a].asked < m.health[least].asked) {
 			least = a
 		}
+	}
+	if least.IsValid() {
+		m.ask(m.health[least])
 	}
 	return least
 }
@@ -141,7 +151,9 @@ func (m *model) report(client netip.Addr, backend netip.AddrPort, err error) {
 		return
 	}
 	if h != nil {
-		h.report(err, m.connects)
+		if h.report(err, m.connects) {
+			m.ask(h)
+		}
 	}
 	pinned := m.pinned(client)
 	switch {
@@ -153,7 +165,8 @@ func (m *model) report(client netip.Addr, backend netip.AddrPort, err error) {
 	}
 }
 
-func (h *modelHealth) report(err error, connects bool) {
+// report returns true if the backend is ejected for it, or for longer.
+func (h *modelHealth) report(err error, connects bool) bool {
 	now := time.Now()
 	if err == nil {
 		h.strikes = 0
@@ -164,17 +177,16 @@ func (h *modelHealth) report(err error, connects bool) {
 		case now.Sub(h.returned) >= 2*time.Minute:
 			h.times = 0
 		}
-		return
+		return false
 	}
-	h.failed = now
 	if h.out && h.tested.IsZero() {
-		return
+		return false
 	}
 	if h.strikes += 2; err == context.DeadlineExceeded {
 		h.strikes++
 	}
 	if !h.out && h.strikes < 6 {
-		return
+		return false
 	}
 	if !h.out && now.Sub(h.returned) >= 2*time.Minute {
 		h.times = 0
@@ -182,6 +194,7 @@ func (h *modelHealth) report(err error, connects bool) {
 	h.times++
 	length := min(time.Second<<(h.times-1), time.Minute)
 	h.out, h.until, h.tested = true, now.Add(length*4/5), time.Time{}
+	return true
 }
 
 func (m *model) live() (n int) {

@@ -47,19 +47,42 @@ func (r *request) claimIf(be *backend, seen reading) bool {
 	return be.load.reserveIf(seen, r.view.limit) && r.begin(be)
 }
 
-// leastBad claims the backend whose last failure is the longest ago, when all that r wants are ejected. An ejection only
+// leastBad claims the backend that has not been asked for the longest, when all that r wants are ejected. An ejection only
 // ever puts a backend last: if all are out, the verdict may be wrong or out of date, and a refusal by the balancer would
 // be an outage of its own making.
+//
+// To be asked counts, not to fail: one that is silent takes long to fail, and all who come meanwhile would be sent there
+// although another works again.
 func (r *request) leastBad() *backend {
 	for {
 		var best *backend
+		var of *ejection
+		var asked uint64
 		for _, be := range r.view.eligible {
-			if r.wants(be) && (best == nil || be.failedBefore(best)) {
-				best = be
+			if !r.wants(be) {
+				continue
+			}
+			if e, at := be.asked(); best == nil || at < asked {
+				best, of, asked = be, e, at
 			}
 		}
-		if best == nil || best.load.reserve(r.view.limit) {
+		if best == nil {
+			return nil
+		}
+		if of != nil && !of.asked.CompareAndSwap(asked, r.balancer.asks.Add(1)) {
+			continue // another connection was quicker
+		}
+		if best.load.reserve(r.view.limit) {
 			return best
 		}
 	}
+}
+
+// asked is when be was asked last while ejected. It is before all others if it is not.
+func (be *backend) asked() (*ejection, uint64) {
+	e := be.ejection.Load()
+	if !e.out() {
+		return nil, 0
+	}
+	return e, e.asked.Load()
 }

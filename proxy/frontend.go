@@ -102,15 +102,29 @@ func (f *frontend) listen(r *relay.Relay, addrs []netip.AddrPort) error {
 	return errors.Join(errs...)
 }
 
-// keep closes the listeners that are not at addrs.
-func (f *frontend) keep(addrs []netip.AddrPort) {
+// keep closes the listeners that are not at addrs, and returns those of them that are of TCP.
+func (f *frontend) keep(addrs []netip.AddrPort) (closed []*relay.Listener) {
 	f.listeners = slices.DeleteFunc(f.listeners, func(l bound) bool {
 		gone := !slices.Contains(addrs, l.addr)
 		if gone {
 			l.Close()
+			if l, ok := l.listener.(*relay.Listener); ok {
+				closed = append(closed, l)
+			}
 		}
 		return gone
 	})
+	return closed
+}
+
+// tcp are its listeners of TCP.
+func (f *frontend) tcp() (listeners []*relay.Listener) {
+	for _, l := range f.listeners {
+		if l, ok := l.listener.(*relay.Listener); ok {
+			listeners = append(listeners, l)
+		}
+	}
+	return listeners
 }
 
 func (f *frontend) listensAt(addr netip.AddrPort) bool {
@@ -143,10 +157,8 @@ func (f *frontend) update(port *config.ServicePort, limit *relay.Limit, node con
 	}
 	drain := port.Settings.Value().DrainTimeout
 	if f.drain.IsSet() && !drain.IsSet() {
-		for _, l := range f.listeners {
-			if l, ok := l.listener.(*relay.Listener); ok {
-				l.Retain(nil, -1)
-			}
+		for _, l := range f.tcp() {
+			l.Retain(nil, -1)
 		}
 	}
 	f.drain = drain
@@ -237,8 +249,8 @@ func (k frontendKey) fields() logrus.Fields {
 	return logrus.Fields{"service": k.name, "family": k.family, "pool": k.pool}
 }
 
-// close stops accepting. Connections that are live go on.
-func (f *frontend) close() { f.keep(nil) }
+// close stops accepting, and returns what keep does. Connections that are live go on.
+func (f *frontend) close() []*relay.Listener { return f.keep(nil) }
 
 // stats adds up the listeners.
 func (f *frontend) stats() relay.Stats {

@@ -66,10 +66,11 @@ type Proxier struct {
 	ports     *allocator
 	sharing   sharing
 	owners    owners
-	problems  problems                                // of planning and syncing
-	logged    problems                                // all, as they were logged last
-	limits    map[config.ServicePortName]*relay.Limit // of those that ask for one
-	retired   balancer.Counters                       // of frontends that are no more
+	problems  problems                                     // of planning and syncing
+	logged    problems                                     // all, as they were logged last
+	limits    map[config.ServicePortName]*relay.Limit      // of those that ask for one
+	former    map[config.ServicePortName][]*relay.Listener // closed, and connections go on
+	retired   balancer.Counters                            // of frontends that are no more
 	sync      SyncStatus
 	level     logrus.Level        // at which frontends are logged that are opened now
 	closed    bool                // NodePorts are, for want of an address
@@ -107,6 +108,7 @@ func New(cfg Config) *Proxier {
 		wanted:    services{},
 		frontends: map[frontendKey]*frontend{},
 		limits:    map[config.ServicePortName]*relay.Limit{},
+		former:    map[config.ServicePortName][]*relay.Listener{},
 		sharing:   newSharing(&cfg),
 		owners:    owners{},
 		problems:  problems{},
@@ -211,15 +213,17 @@ func (p *Proxier) takeService(name config.ServiceName, s *config.Service) (resyn
 	resync = !sameShape(old, s)
 	if s == nil {
 		delete(p.wanted, name)
-		if old != nil {
-			for i := range old.Ports {
-				delete(p.limits, old.Ports[i].Name)
-			}
-		}
 	} else {
 		p.wanted[name] = s
 		if p.updateFrontends(s) {
 			resync = true
+		}
+	}
+	if old != nil {
+		for i := range old.Ports {
+			if p.servicePort(old.Ports[i].Name) == nil {
+				p.gone(&old.Ports[i])
+			}
 		}
 	}
 	if resync {
@@ -241,6 +245,7 @@ func (p *Proxier) updateFrontends(s *config.Service) (resync bool) {
 				resync = resync || flipped || f.broken != nil
 			}
 		}
+		p.retainFormer(&s.Ports[i])
 	}
 	return resync
 }

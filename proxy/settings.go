@@ -54,7 +54,10 @@ func (p *Proxier) limitOf(port *config.ServicePort) *relay.Limit {
 	asked := port.Settings.Value()
 	most := asked.MaxConnections.Or(0)
 	if most == 0 && asked.MaxPerBackend.Or(0) == 0 {
-		delete(p.limits, port.Name)
+		if limit := p.limits[port.Name]; limit != nil {
+			limit.Set(0, 0, 0) // those that wait need not any more
+			delete(p.limits, port.Name)
+		}
 		return nil
 	}
 	limit := p.limits[port.Name]

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	v1 "k8s.io/api/core/v1"
 
 	"redial/config"
@@ -68,4 +69,45 @@ func TestLimitOfAServicePort(t *testing.T) {
 	limited("0")
 	g.eventually(func() bool { return !refused() }, "the limit to go")
 	assert.Equal(t, syncs, g.rec.count(), "no rule was written")
+}
+
+// Connections that wait for a limit's sake need not any more when it is gone.
+func TestLimitThatGoesLetsTheQueueIn(t *testing.T) {
+	for name, limit := range map[string]string{"connections": "redial/max-connections", "connections of a backend": "redial/max-connections-per-backend"} {
+		t.Run(name, func(t *testing.T) {
+			g := start(t, testPorts)
+			limited := func(s *v1.Service) { s.Annotations = map[string]string{limit: "1", "redial/queue-timeout": "24h"} }
+			g.tracker.SetService(object("web", "198.18.0.1", limited))
+			g.endpoints("web", "http", backend(t, "a"))
+			f := g.served("web", "http")
+			held := liveOn(t, f)
+			c, err := net.Dial("tcp", f.address())
+			require.NoError(t, err)
+			defer c.Close()
+			g.eventually(func() bool { return g.Status().Services[0].Ports[0].Limit.Waiting == 1 }, "the second one to wait")
+			g.tracker.SetService(object("web", "198.18.0.1"))
+			_, err = askOn(c)
+			assert.NoError(t, err)
+			_, err = askOn(held)
+			assert.NoError(t, err)
+		})
+	}
+}
+
+func TestLimitGoesWithItsPort(t *testing.T) {
+	g := start(t, testPorts)
+	limited := func(port string) func(*v1.Service) {
+		return func(s *v1.Service) {
+			s.Annotations = map[string]string{"redial/max-connections": "1"}
+			s.Spec.Ports[0].Name = port
+		}
+	}
+	for _, port := range []string{"http", "other"} {
+		g.tracker.SetService(object("web", "198.18.0.1", limited(port)))
+		g.endpoints("web", port, backend(t, "a"))
+		g.served("web", port)
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	assert.Len(t, g.limits, 1)
 }

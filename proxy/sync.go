@@ -186,7 +186,7 @@ func (p *Proxier) yield(plan *plan) {
 			heir, wanted := heirs[place{key.name.Protocol, addr}]
 			return wanted && heir != key
 		})
-		f.keep(kept)
+		p.left(key.name, f.keep(kept))
 	}
 }
 
@@ -237,6 +237,7 @@ func (p *Proxier) open(key frontendKey, port *config.ServicePort, vips []vip) er
 	}
 	fresh, err := p.openAnywhere(key, port, vips, b)
 	if fresh == nil {
+		b.Close()
 		p.retired = p.retired.Add(b.Counters())
 		return err
 	}
@@ -305,7 +306,7 @@ func (p *Proxier) needsPort(vips []vip) bool {
 
 // discard closes a broken frontend. Its live connections go on.
 func (p *Proxier) discard(f *frontend) {
-	f.close()
+	p.left(f.key.name, f.close())
 	if f.shared == nil {
 		p.ports.release(f.key, f.port)
 		delete(p.sharing.full, f.key.family)
@@ -336,7 +337,7 @@ func (p *Proxier) settle(key frontendKey, plan *plan) {
 		return
 	}
 	addrs := p.listenAddrs(f, vips)
-	f.keep(addrs)
+	p.left(key.name, f.keep(addrs))
 	if f.vips = vips; len(f.listeners) < len(addrs) {
 		f.vips = slices.DeleteFunc(slices.Clone(vips), func(v vip) bool {
 			_, listens := p.listener(key, v)

@@ -3,6 +3,7 @@ package kube
 import (
 	"encoding/json"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -13,6 +14,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -20,8 +22,10 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes/scheme"
 
 	v1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
 )
 
 // apiServer is an API server over real sockets, as far as following it goes, with the faults of real ones.
@@ -40,6 +44,7 @@ type apiServer struct {
 	frozen    chan struct{} // closed and replaced to have all watches go on without a word
 	requests  []string
 	accept    string
+	events    []*eventsv1.Event // that were created
 
 	// refuse is asked for each request "verb resource" and may answer instead of the server; nil means no.
 	refuse func(w http.ResponseWriter, r *http.Request, what string) bool
@@ -199,7 +204,24 @@ func (a *apiServer) serve(w http.ResponseWriter, r *http.Request) {
 		a.list(w, q, resource)
 	case verb == "watch":
 		a.watch(w, r, q, resource)
+	case verb == "create" && resource == "events":
+		a.create(w, r)
 	}
+}
+
+// create keeps an event.
+func (a *apiServer) create(w http.ResponseWriter, r *http.Request) {
+	body, err := io.ReadAll(r.Body)
+	assert.NoError(a.t, err)
+	o, _, err := scheme.Codecs.UniversalDeserializer().Decode(body, nil, nil)
+	e, ok := o.(*eventsv1.Event)
+	if !assert.True(a.t, ok, "%T, %v", o, err) {
+		fail(w, http.StatusBadRequest, metav1.StatusReasonBadRequest, "no event")
+		return
+	}
+	a.set(func() { a.events = append(a.events, e) })
+	w.WriteHeader(http.StatusCreated)
+	_ = json.NewEncoder(w).Encode(e)
 }
 
 func fail(w http.ResponseWriter, code int, reason metav1.StatusReason, message string) {

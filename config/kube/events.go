@@ -30,7 +30,8 @@ type EventsConfig struct {
 	Client kubernetes.Interface
 	// NodeName is who reports.
 	NodeName string
-	// UID is usually [Source.UID]; kubectl describe shows only events that have it. nil means that nobody knows any.
+	// UID is usually [Source.UID]; kubectl describe shows only events that have it. It must not block. nil means that nobody
+	// knows any.
 	UID func(config.ServiceName) types.UID
 	Log *logrus.Entry
 
@@ -56,8 +57,10 @@ type Events struct {
 	dropped int
 }
 
+// report is a problem of one Service: another one of the same name, with another UID, has its own.
 type report struct {
 	service config.ServiceName
+	uid     types.UID
 	problem config.Problem
 }
 
@@ -89,7 +92,10 @@ func NewEvents(cfg EventsConfig) *Events {
 // Report has a problem of a Service written. It never blocks, and may be called from any goroutine, again and again for
 // the same problem.
 func (e *Events) Report(service config.ServiceName, p config.Problem) {
-	r := report{service, p}
+	r := report{service: service, problem: p}
+	if e.cfg.UID != nil {
+		r.uid = e.cfg.UID(service)
+	}
 	now := e.cfg.clock.Now()
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -192,10 +198,6 @@ func (e *Events) event(r report) *eventsv1.Event {
 	if r.problem.Port != "" {
 		note = "port " + r.problem.Port + ": " + note
 	}
-	var uid types.UID
-	if e.cfg.UID != nil {
-		uid = e.cfg.UID(r.service)
-	}
 	// Another node, or this proxy started again, must not find its name taken.
 	sum := sha256.Sum256([]byte(e.cfg.NodeName + "\x00" + note + "\x00" + now.String()))
 	return &eventsv1.Event{
@@ -208,7 +210,7 @@ func (e *Events) event(r report) *eventsv1.Event {
 		Action:              "Serve",
 		Note:                clip(note, maxNote),
 		Regarding: v1.ObjectReference{
-			Kind: "Service", APIVersion: "v1", Namespace: r.service.Namespace, Name: r.service.Name, UID: uid,
+			Kind: "Service", APIVersion: "v1", Namespace: r.service.Namespace, Name: r.service.Name, UID: r.uid,
 		},
 	}
 }

@@ -36,11 +36,12 @@ type eventRig struct {
 	// answer is asked before each event is accepted.
 	answer func() error
 	wrote  chan *eventsv1.Event
+	uids   string // how those of Services begin
 }
 
 func newEventRig(t *testing.T) *eventRig {
 	logger, hook := logtest.NewNullLogger()
-	b := &eventRig{T: t, logs: hook, clock: clocktesting.NewFakePassiveClock(time.Unix(1e9, 0)), wrote: make(chan *eventsv1.Event, 100)}
+	b := &eventRig{T: t, logs: hook, clock: clocktesting.NewFakePassiveClock(time.Unix(1e9, 0)), wrote: make(chan *eventsv1.Event, 100), uids: "uid-"}
 	client := fake.NewClientset()
 	client.PrependReactor("create", "events", func(a ktesting.Action) (bool, runtime.Object, error) {
 		if b.answer != nil {
@@ -53,7 +54,7 @@ func newEventRig(t *testing.T) *eventRig {
 		return true, e, nil
 	})
 	b.events = NewEvents(EventsConfig{Client: client, NodeName: "node-1", Log: logrus.NewEntry(logger), clock: b.clock,
-		retry: time.Millisecond, UID: func(n config.ServiceName) types.UID { return types.UID("uid-" + n.Name) }})
+		retry: time.Millisecond, UID: func(n config.ServiceName) types.UID { return types.UID(b.uids + n.Name) }})
 	return b
 }
 
@@ -113,6 +114,11 @@ func TestEvents(t *testing.T) {
 	b.clock.SetTime(b.clock.Now().Add(2 * time.Second))
 	b.report("one")
 	require.Equal(t, "one", b.next().Note)
+
+	// A Service that has been made anew has not been told anything.
+	b.uids = "another-"
+	b.report("one")
+	require.EqualValues(t, "another-web", b.next().Regarding.UID)
 }
 
 func TestEventsFitTheAPI(t *testing.T) {

@@ -42,13 +42,13 @@ func (s *store) Update(object any) error {
 	if err != nil {
 		return err
 	}
+	s.mu.Lock()
+	s.uids[name] = uid // first: what is wrong with it is reported with the UID
+	n := len(s.uids)
+	s.mu.Unlock()
 	if err := s.set(object); err != nil {
 		return err
 	}
-	s.mu.Lock()
-	s.uids[name] = uid
-	n := len(s.uids)
-	s.mu.Unlock()
 	s.resource.holds(n, false)
 	return nil
 }

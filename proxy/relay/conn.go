@@ -43,10 +43,10 @@ type conn struct {
 	left     int           // bytes unacknowledged, as last seen
 	pause    time.Duration // between looks at left, while resetting
 
-	waitSince, waitUntil time.Duration // of the queue
-	// When it is to end, see life.go. 0: not known.
-	ageAt, leaveAt, graceEnd time.Duration
-	retained                 *retained // as heeded last
+	waitSince, waitLeft time.Duration // of the queue: when the present wait began, and how long it may last
+	// When it is to end, and since when its backend is gone, see life.go. 0: not known.
+	ageAt, leftAt, graceEnd time.Duration
+	retained                *retained // as heeded last
 
 	state      state
 	waited     bool // in a queue

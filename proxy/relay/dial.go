@@ -93,7 +93,7 @@ func (c *conn) nextRound() {
 		return
 	}
 	s.tried = append(s.tried[:0], s.refused...)
-	s.patience *= 2
+	s.patience = min(2*s.patience, c.settings.DialTimeout)
 	c.wake(s.pause.next())
 }
 

@@ -42,7 +42,7 @@ func (c *conn) hedgeDelay(backend netip.AddrPort) time.Duration {
 }
 
 // overdue is told that what is being dialled may have been silent for too long. If another dial is not allowed, it is all
-// that there is, and has the rest of the budget.
+// that there is, with its rival if it has one, and has the rest of the budget.
 func (c *conn) overdue() {
 	s := c.search
 	lasted := c.loop.now - s.began
@@ -58,6 +58,8 @@ func (c *conn) overdue() {
 		c.tryOther(os.ErrDeadlineExceeded)
 	case s.rival.flying && c.loop.now-s.rival.began < s.patience:
 		c.bothSilent(c.loop.now - s.rival.began)
+	case s.rival.flying && !c.mayRetry():
+		c.waitOn(c.to, s.rival.to)
 	case s.rival.flying:
 		c.tryOther(os.ErrDeadlineExceeded)
 	case lasted < min(s.delay, s.patience):
@@ -70,10 +72,12 @@ func (c *conn) overdue() {
 // late is told that what is being dialled, alone, has been silent for too long.
 func (c *conn) late(lasted time.Duration) {
 	s := c.search
+	if !c.mayRetry() {
+		c.waitOn(c.to)
+		return
+	}
 	c.listener.balancer.Overdue(c.to, s.patience-lasted, s.tried)
 	switch {
-	case !c.mayRetry():
-		c.wake(s.patience)
 	case c.settings.Hedge >= 0 && c.beside():
 	case c.state != dialling:
 	case lasted < s.patience:
@@ -81,6 +85,16 @@ func (c *conn) late(lasted time.Duration) {
 	default:
 		c.tryOther(os.ErrDeadlineExceeded)
 	}
+}
+
+// waitOn goes on with dials whose place no other may take. The Balancer is told again as long as they last, so that others
+// are spared.
+func (c *conn) waitOn(backends ...netip.AddrPort) {
+	s := c.search
+	for _, backend := range backends {
+		c.listener.balancer.Overdue(backend, s.patience+tick, s.tried)
+	}
+	c.wake(s.patience)
 }
 
 // bothSilent is told how long the rival has been. If others are known that are not late, the older one makes room. It is
@@ -157,7 +171,9 @@ func (c *conn) rivalAnswered(events uint32) {
 	}
 	s.rival.end.close()
 	s.rival.flying = false
-	s.refused = append(s.refused, s.rival.to)
+	if !isSilence(err) {
+		s.refused = append(s.refused, s.rival.to)
+	}
 	c.logDial(s.rival.to, err)
 	c.listener.balancer.Report(c.clientIP, s.rival.to, c.loop.now-s.rival.began, err)
 	c.overdue()

@@ -40,7 +40,7 @@ func (c *conn) stay() {
 
 // born begins the connection's life.
 func (c *conn) born() {
-	c.ageAt, c.leaveAt, c.retained, c.graceEnd = 0, 0, nil, 0
+	c.ageAt, c.leftAt, c.retained, c.graceEnd = 0, 0, nil, 0
 	if age := c.settings.MaxConnectionAge; age > 0 {
 		c.ageAt = c.loop.now + time.Duration(float64(age)*(0.9+0.2*rand.Float64()))
 	}
@@ -54,14 +54,14 @@ func (c *conn) live() {
 	now, idle := c.loop.now, c.settings.IdleTimeout
 	c.heed(c.listener.retained.Load())
 	switch {
-	case c.ageAt > 0 && now >= c.ageAt:
+	case due(c.ageAt, now):
 		c.retire(&c.stats.aged)
 		return
-	case c.leaveAt > 0 && now >= c.leaveAt:
+	case due(c.leaveAt(), now):
 		c.retire(&c.stats.drained)
 		return
 	}
-	for _, at := range []time.Duration{c.ageAt, c.leaveAt} {
+	for _, at := range []time.Duration{c.ageAt, c.leaveAt()} {
 		if at > 0 {
 			c.wakeBy(at)
 		}
@@ -83,18 +83,36 @@ func (c *conn) heed(r *retained) {
 		return
 	}
 	c.retained = r
-	if r != nil {
-		if _, ok := r.usable[c.to]; !ok {
-			if c.leaveAt == 0 {
-				c.leaveAt = max(r.at, c.started, 1) + r.after
-			}
-			return
-		}
+	switch {
+	case r.keeps(c.to):
+		c.leftAt = 0
+	case c.leftAt == 0:
+		c.leftAt = max(r.at, c.started, 1)
 	}
-	if c.leaveAt = 0; c.ageAt == 0 || c.loop.now < c.ageAt {
+	if now := c.loop.now; !due(c.ageAt, now) && !due(c.leaveAt(), now) {
 		c.graceEnd = 0
 	}
 }
+
+// keeps reports whether connections to backend are left alone.
+func (r *retained) keeps(backend netip.AddrPort) bool {
+	if r == nil {
+		return true
+	}
+	_, usable := r.usable[backend]
+	return usable
+}
+
+// leaveAt is when the connection has to end for its backend's sake; 0: it need not.
+func (c *conn) leaveAt() time.Duration {
+	if c.leftAt == 0 {
+		return 0
+	}
+	return c.leftAt + c.retained.after
+}
+
+// due reports whether that time, if there is one, has come.
+func due(at, now time.Duration) bool { return at > 0 && now >= at }
 
 // taken reports that a slow receiver has taken bytes out of a send buffer since the last look, which is a movement, too.
 func (c *conn) taken() bool {

@@ -33,10 +33,19 @@ func (c *conn) wait(t *ticket, timeout time.Duration) {
 	if !c.waited {
 		c.waited = true
 		c.stats.queued.Add(1)
-		c.waitUntil = c.loop.now + timeout
+		c.waitLeft = timeout
 	}
 	c.state, c.ticket, c.waitSince = waiting, t, c.loop.now
-	c.loop.wheel.set(&c.timer, c.waitUntil)
+	c.loop.wheel.set(&c.timer, c.loop.now+c.waitLeft)
+}
+
+// waitIsOver is for a connection that has waited, and returns how long.
+func (c *conn) waitIsOver() time.Duration {
+	waited := c.loop.now - c.waitSince
+	c.waitLeft -= waited
+	c.state = dialling
+	c.loop.wheel.unset(&c.timer)
+	return waited
 }
 
 // admitted is told of a slot. It may come too late: the record may be another connection's by then.
@@ -46,8 +55,8 @@ func (c *conn) admitted(l *Limit, t *ticket) {
 		return
 	}
 	defer c.contain()
-	c.ticket, c.limit, c.state = nil, l, dialling
-	c.loop.wheel.unset(&c.timer)
+	c.ticket, c.limit = nil, l
+	c.waitIsOver()
 	c.find()
 }
 
@@ -85,9 +94,7 @@ func (c *conn) called(t *ticket) {
 		return // others were quicker
 	}
 	c.stopWaiting()
-	c.state = dialling
-	c.loop.wheel.unset(&c.timer)
-	s.deadline += c.loop.now - c.waitSince
+	s.deadline += c.waitIsOver()
 	switch {
 	case !ok:
 		c.nextRound()

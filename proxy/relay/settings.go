@@ -37,8 +37,9 @@ type Settings struct {
 func (l *Listener) Configure(s Settings) { l.settings.Store(l.relay.resolve(s)) }
 
 // Retain has connections whose backend is not in usable end when it has not come back after so long; 0: at once. A
-// negative time lets all connections be. What is said here holds until it is called again. It looks at every connection
-// of the Relay, so it is not for listeners that have nothing to say.
+// negative time lets all connections be. What is said here holds until it is called again. Unless that is to
+// let them be as ever, it looks at every connection of the Relay. It may be called at any time, after Close too: connections
+// go on without their listener.
 func (l *Listener) Retain(usable []netip.AddrPort, after time.Duration) {
 	var r *retained
 	if after >= 0 {
@@ -47,7 +48,9 @@ func (l *Listener) Retain(usable []netip.AddrPort, after time.Duration) {
 			r.usable[b] = struct{}{}
 		}
 	}
-	l.retained.Store(r)
+	if l.retained.Swap(r) == nil && r == nil {
+		return
+	}
 	l.relay.mu.Lock()
 	loops := l.relay.tcpLoops
 	l.relay.mu.Unlock()

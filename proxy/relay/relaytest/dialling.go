@@ -1,6 +1,7 @@
 package relaytest
 
 import (
+	"fmt"
 	"io"
 	"net"
 	"net/netip"
@@ -13,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"redial/proxy/intercept/lab"
 	"redial/proxy/relay"
 )
 
@@ -153,4 +155,34 @@ func testNothingRetried(t *testing.T, new New) {
 	_, err := io.ReadAll(conn)
 	assert.ErrorIs(t, err, syscall.ECONNRESET)
 	assert.Len(t, b.picked(), 1)
+}
+
+// Rounds in which nobody could be asked add up, and leave backends their time all the same.
+func testNoLocalPortForLong(t *testing.T, new New) {
+	t.Parallel()
+	lab.Run(t, func(t *testing.T, node *lab.Host) {
+		ports := func(first, last int) {
+			_, err := node.Output("sh", "-c", fmt.Sprintf("echo %d %d > /proc/sys/net/ipv4/ip_local_port_range", first, last))
+			require.NoError(t, err)
+		}
+		silent, wake := silentBackend(t)
+		ports(40000, 40000)
+		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+		require.NoError(t, err)
+		defer unix.Close(fd)
+		require.ErrorIs(t, unix.Connect(fd, &unix.SockaddrInet4{Addr: silent.Addr().As4(), Port: int(silent.Port())}), unix.EINPROGRESS)
+		b := balance(silent)
+		engine, l := start(t, new, relay.Config{TryTimeout: time.Hour}, b)
+		dial(t, l)
+		eventually(t, func() bool { return len(b.picked()) > 0 }, "the first round")
+		for len(b.picked()) < 64 { // as many doublings as overflow
+			engine.Advance(time.Second)
+		}
+		ports(40000, 50000)
+		engine.Advance(time.Second)
+		engine.Advance(time.Second)
+		wake() // it answers when the SYN is sent again, after a second
+		eventually(t, func() bool { return l.Stats().Connected == 1 }, "the connection")
+		assert.Empty(t, b.failures())
+	})
 }

@@ -2,6 +2,7 @@ package relaytest
 
 import (
 	"net/netip"
+	"slices"
 	"testing"
 	"time"
 
@@ -216,7 +217,7 @@ func testMaxRetries(t *testing.T, new New) {
 	_, l = start(t, new, relay.Config{TryTimeout: soon}, b)
 	l.Configure(relay.Settings{MaxRetries: -1})
 	dial(t, l)
-	eventually(t, func() bool { return len(b.picked()) == 1 }, "the dial")
+	eventually(t, func() bool { return len(heard(b, &b.overdue)) >= 3 }, "others to be spared as long as it goes on")
 	wake() // it answers when the SYN is sent again, after a second
 	eventually(t, func() bool { return l.Stats().Connected == 1 }, "the connection")
 	assert.Len(t, b.picked(), 1)
@@ -240,4 +241,31 @@ func testRetryBudget(t *testing.T, new New) {
 	roundTrip(t, dial(t, l), "begun while something worked")
 	l.Configure(relay.Settings{MaxRetries: -1})
 	expectReset(t, l)
+}
+
+// Two dials that nothing may take the place of have all the time there is, both of them.
+func testMaxRetriesAndBothSilent(t *testing.T, new New) {
+	t.Parallel()
+	first, wake := silentBackend(t)
+	second, _ := silentBackend(t)
+	b := balance(first, second, backend(t, echo))
+	b.hedge = soon
+	engine, l := start(t, new, relay.Config{TryTimeout: time.Hour}, b)
+	l.Configure(relay.Settings{MaxRetries: 1})
+	dial(t, l)
+	eventually(t, func() bool { return l.Stats().Hedges == 1 }, "the second dial")
+	for range 3 {
+		before := len(heard(b, &b.overdue))
+		engine.Advance(time.Hour)
+		eventually(t, func() bool {
+			news := heard(b, &b.overdue)[before:]
+			return slices.Contains(news, first) && slices.Contains(news, second)
+		}, "others to be spared as long as they go on")
+	}
+	wake() // it answers when the SYN is sent again, after a second
+	eventually(t, func() bool { return l.Stats().Connected == 1 }, "the connection")
+	assert.Equal(t, []netip.AddrPort{first, second}, b.picked())
+	b.mu.Lock()
+	assert.Equal(t, 1, b.active[first])
+	b.mu.Unlock()
 }

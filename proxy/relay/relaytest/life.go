@@ -189,3 +189,37 @@ func testDrainAndReturn(t *testing.T, new New) {
 	engine.Advance(time.Hour)
 	expectEnd(t, conn, ended)
 }
+
+// A connection does not need its listener for that.
+func testDrainAfterClose(t *testing.T, new New) {
+	ended := make(chan error, 1)
+	engine, l := start(t, new, relay.Config{}, balance(backend(t, echoThen(ended))))
+	conn := dial(t, l)
+	roundTrip(t, conn, "before")
+	require.NoError(t, l.Close())
+	l.Retain(nil, time.Hour)
+	engine.Advance(59 * time.Minute)
+	roundTrip(t, conn, "it has some time")
+	engine.Advance(time.Minute)
+	expectEnd(t, conn, ended)
+	assert.EqualValues(t, 1, l.Stats().Drained)
+}
+
+// The time counts from when the backend left, whatever it was then.
+func testDrainTimeChanges(t *testing.T, new New) {
+	ended := make(chan error, 1)
+	engine, l := start(t, new, relay.Config{}, balance(backend(t, echoThen(ended))))
+	for _, then := range []time.Duration{40 * time.Minute, 2 * time.Hour} {
+		conn := dial(t, l)
+		l.Retain(nil, -1)
+		roundTrip(t, conn, "before")
+		l.Retain(nil, time.Hour)
+		engine.Advance(30 * time.Minute)
+		l.Retain(nil, then)
+		roundTrip(t, conn, "it has some time")
+		engine.Advance(then - 31*time.Minute)
+		roundTrip(t, conn, "and some more")
+		engine.Advance(time.Minute)
+		expectEnd(t, conn, ended)
+	}
+}

@@ -259,3 +259,80 @@ func churnLimited(t *testing.T, new New, leavers bool) {
 		assert.LessOrEqual(t, most.Load(), int32(5))
 	}
 }
+
+// Only the time in the queue counts, not that between two waits.
+func testQueueTimeoutOfTwoWaits(t *testing.T, new New) {
+	leave := make(chan struct{})
+	var served atomic.Int32
+	first := backend(t, func(c *net.TCPConn) {
+		if served.Add(1) == 2 {
+			<-leave
+			return
+		}
+		echo(c)
+	})
+	b := balance(first, backend(t, echo))
+	b.limit = 1
+	engine, l := start(t, new, relay.Config{}, b)
+	limit := &relay.Limit{}
+	limit.Set(0, 9, time.Hour)
+	l.Configure(relay.Settings{Limit: limit})
+	conns := []net.Conn{dial(t, l)}
+	roundTrip(t, conns[0], "at the first")
+	conns = append(conns, dial(t, l))
+	roundTrip(t, conns[1], "at the second")
+	waiting := dial(t, l)
+	eventually(t, func() bool { return limit.Status().Waiting == 1 }, "the wait")
+	engine.Advance(40 * time.Minute)
+	conns[0].Close()
+	eventually(t, func() bool { return l.Stats().Connected == 3 }, "its turn")
+	engine.Advance(40 * time.Minute)
+	close(leave)
+	eventually(t, func() bool { return limit.Status().Waiting == 1 }, "the other wait")
+	engine.Advance(19 * time.Minute)
+	assert.Equal(t, 1, limit.Status().Waiting)
+	engine.Advance(time.Minute)
+	_, err := waiting.Read(make([]byte, 1))
+	require.ErrorIs(t, err, io.EOF, "as its backend has left it")
+	eventually(t, func() bool { return limit.Status().Waiting == 0 }, "it to leave the queue")
+}
+
+// Backends that refuse, are silent, or leave early take no slot with them either, and no place of a backend's: each client
+// that stays is served.
+func testLimitUnderFaults(t *testing.T, new New) {
+	const clients, rounds = 16, 15
+	silent, _ := silentBackend(t)
+	b := balance(silent, refused(t), backend(t, earlyEnds["FIN"].serve), backend(t, earlyEnds["reset"].serve), backend(t, func(c *net.TCPConn) {
+		c.Write([]byte("x")) // first, as a client's bytes would bind it to a backend that leaves
+		echo(c)
+	}))
+	b.limit, b.hedge = 2, soon
+	_, l := start(t, new, relay.Config{TryTimeout: 2 * soon}, b)
+	limit := &relay.Limit{}
+	limit.Set(8, clients*rounds, time.Hour)
+	l.Configure(relay.Settings{Limit: limit})
+	var wg sync.WaitGroup
+	for who := range clients {
+		wg.Go(func() {
+			for i := range rounds {
+				conn, err := net.Dial("tcp", l.Addr().String())
+				if !assert.NoError(t, err) {
+					return
+				}
+				conn.SetDeadline(time.Now().Add(patience))
+				if (who+i)%3 == 0 { // it leaves, wherever it is by then
+					conn.(*net.TCPConn).SetLinger(0)
+					conn.Close()
+					continue
+				}
+				_, err = io.ReadFull(conn, make([]byte, 1))
+				assert.NoError(t, err)
+				conn.Close()
+			}
+		})
+	}
+	wg.Wait()
+	eventually(t, func() bool { s := limit.Status(); return s.Used == 0 && s.Waiting == 0 && b.balanced() }, "all to be let go of")
+	assert.Zero(t, l.Stats().Limited)
+	assert.Zero(t, l.Stats().Failed)
+}
