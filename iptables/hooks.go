@@ -47,6 +47,11 @@ func sortJumps(t table, now image) (missing []hook, strays, surplus []jump) {
 	return missing, strays, surplus
 }
 
+func (t table) missing(now image) []hook {
+	missing, _, _ := sortJumps(t, now)
+	return missing
+}
+
 func (f *family) unhook(table string, jumps []jump) error {
 	for _, j := range jumps {
 		if err := f.hooker.Delete(table, j.from, words(j.line)...); err != nil {

@@ -202,39 +202,22 @@ func (f *family) writeWhole(ctx context.Context, want ruleset) error {
 
 // writeTables writes tables whole in one restore, and sees to the jumps into them.
 func (f *family) writeTables(ctx context.Context, tables []table) error {
-	input, careful, stale := "", "", 0
-	missing, surplus := map[string][]hook{}, map[string][]jump{}
 	now, err := f.read(ctx)
 	if err != nil {
 		return err
 	}
+	input, surplus := "", map[string][]jump{}
 	for _, t := range tables {
-		now := now[t.name]
 		var strays []jump
-		missing[t.name], strays, surplus[t.name] = sortJumps(t, now)
+		_, strays, surplus[t.name] = sortJumps(t, now[t.name])
 		if err := f.unhook(t.name, strays); err != nil { // or the chains they lead to could not be deleted
 			return err
 		}
-		var gone []string
-		for name := range now.chains {
-			if !slices.ContainsFunc(t.chains, func(c chain) bool { return c.name == name }) {
-				gone = append(gone, name)
-			}
-		}
-		slices.Sort(gone)
-		stale += len(gone)
-		input += restoreInput(t, gone, missing[t.name]...)
-		for _, name := range gone {
-			t.chains = append(slices.Clip(t.chains), chain{name: name})
-		}
-		careful += restoreInput(t, nil, missing[t.name]...)
+		input += restoreInput(t, t.stale(now[t.name]), t.missing(now[t.name])...)
 	}
 	if err := f.restore(ctx, input); err != nil {
-		if stale == 0 || !blamesInput(err) {
-			return err
-		}
-		// A chain that somebody else jumps to cannot be deleted, only emptied.
-		if f.restore(ctx, careful) != nil {
+		stale := slices.ContainsFunc(tables, func(t table) bool { return len(t.stale(now[t.name])) > 0 })
+		if !stale || !blamesInput(err) || f.writeCarefully(ctx, tables) != nil {
 			return err
 		}
 	}
@@ -245,6 +228,24 @@ func (f *family) writeTables(ctx context.Context, tables []table) error {
 		}
 	}
 	return nil
+}
+
+// writeCarefully writes tables when their stale chains cannot all be deleted: one that somebody else jumps to can only be
+// emptied. Of several tables those before the one to blame have been written, with their jumps, so it looks again.
+func (f *family) writeCarefully(ctx context.Context, tables []table) error {
+	now, err := f.read(ctx)
+	if err != nil {
+		return err
+	}
+	input := ""
+	for _, t := range tables {
+		whole := t
+		for _, name := range t.stale(now[t.name]) {
+			whole.chains = append(slices.Clip(whole.chains), chain{name: name})
+		}
+		input += restoreInput(whole, nil, t.missing(now[t.name])...)
+	}
+	return f.restore(ctx, input)
 }
 
 // restore runs iptables-restore once, or not at all if there is nothing to write.

@@ -29,6 +29,18 @@ type table struct {
 	chains []chain
 }
 
+// stale names the chains of now that t lacks.
+func (t table) stale(now image) []string {
+	var gone []string
+	for name := range now.chains {
+		if !slices.ContainsFunc(t.chains, func(c chain) bool { return c.name == name }) {
+			gone = append(gone, name)
+		}
+	}
+	slices.Sort(gone)
+	return gone
+}
+
 // ruleset is all we want in one family.
 type ruleset struct{ filter, nat table }
 

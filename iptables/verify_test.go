@@ -137,8 +137,11 @@ func TestForeignReferenceToStaleChain(t *testing.T) {
 		r := start(t, testConfig(mode))
 		require.NoError(t, r.Commit(t.Context(), intercept.State{Bindings: manyServices(600, false)}))
 		sh(t, node, fmt.Sprintf("iptables-%[1]s -t nat -N OTHER; iptables-%[1]s -t nat -A OTHER -j REDIAL-10.96.1.0_24", mode))
+		filter := dump(t, mode, false, "filter")
+		sh(t, node, fmt.Sprintf("iptables-%s -F", mode)) // which is written before the table with that rule
 		require.NoError(t, r.Commit(t.Context(), intercept.State{Bindings: manyServices(3, false)}))
 		require.True(t, verify(t, r))
+		assert.Equal(t, filter, dump(t, mode, false, "filter"), "each jump is there once")
 		got := dump(t, mode, false, "nat")
 		assert.Equal(t, 3, strings.Count(got, "--to-ports"))
 		assert.Contains(t, got, "-A OTHER -j REDIAL-10.96.1.0_24\n")
