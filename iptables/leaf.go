@@ -96,13 +96,16 @@ func (l layout) leaf(b intercept.Binding) leaf {
 		return out
 	}
 	admitted, second := end(b.Listen), ownChain("IN", b.VIP)
+	target := l.handOver(b.Listen)
 	if b.Local != nowhere {
-		admitted = "-j " + second
+		target = "-j " + second
+		admitted = target
 	}
 	var admission []string
 	if !b.VIP.NodePort() && l.admitsNode(b.Sources) {
-		// Where the VIP is one of the node's addresses, the node's own packets to it come from it.
-		admission = append(admission, fmt.Sprintf("-s %s -m addrtype --src-type LOCAL %s", single(b.VIP.Addr), admitted))
+		// Where the VIP is one of the node's addresses, the node's own packets to it come from it. The protocol is before the match,
+		// as iptables-save has it.
+		admission = append(admission, fmt.Sprintf("-s %s -p %s -m addrtype --src-type LOCAL %s", single(b.VIP.Addr), b.VIP.Protocol, target))
 	}
 	for _, s := range b.Sources {
 		admission = append(admission, fmt.Sprintf("-s %s %s", s, admitted))

@@ -163,12 +163,46 @@ func TestChangesAreNotReadBack(t *testing.T) {
 			assert.Equal(t, 1, s.execs, "nothing else is run")
 			requireSeen(t, r)
 		}
+		// Rules of a kind that there was none of.
+		bindings[8].Sources = prefixes("0.0.0.0/1")
+		commit(61995)
+		requireSeen(t, r)
 		// Somebody else writes just before we do.
 		sh(t, node, "iptables-nft -A FORWARD -j ACCEPT")
 		commit(61996)
 		assert.Greater(t, s.execs, 1)
 		requireSeen(t, r)
 	})
+}
+
+// Rules of all kinds are written as iptables-save shows them: what was written is then known without being read back.
+func TestRulesAreSpelledAsSaved(t *testing.T) {
+	for _, target := range []Target{TargetRedirect, TargetDNAT} {
+		inModes(t, func(t *testing.T, node *lab.Host, mode Mode) {
+			sh(t, node, "ip addr add 198.18.255.1/32 dev lo; ip addr add 2001:db8:ff::1/128 dev lo nodad")
+			cfg := testConfig(mode)
+			cfg.Target = target
+			r := start(t, cfg)
+			s := policies()
+			s.HealthChecks, s.NoLocalhostNodePorts = []uint16{32000, 32001}, true
+			for _, b := range s.Bindings {
+				if b.VIP.NodePort() {
+					continue
+				}
+				b.Sources = prefixes("198.18.0.0/15", "2001:db8::/32") // the node's own addresses are among them
+				b.VIP.Port = 81
+				s.Bindings = append(s.Bindings, b)
+			}
+			require.NoError(t, r.Commit(t.Context(), s))
+			for _, f := range r.families {
+				for _, table := range f.applied.tables() {
+					for _, c := range table.chains {
+						assert.Equal(t, printOf(c.rules), f.seen[table.name].chains[c.name], "%s %s: %q", f.name(), c.name, c.rules)
+					}
+				}
+			}
+		})
+	}
 }
 
 // sortedLines forgives the order of chains, which the kernel keeps as they were made, but not that of rules.
