@@ -42,13 +42,16 @@ func (p *Proxier) planFor(scope amendments) (plan, bool) {
 			some[name] = s
 		}
 	}
-	plan := p.planOf(some)
-	for v := range plan.owners {
+	plan := buildPlan(some, p.owners)
+	for v := range plan.owners { // also if it is not going to be served
 		if owner, taken := p.owners[v]; taken {
 			if _, ours := scope[owner.Service]; !ours {
 				return plan, false
 			}
 		}
+	}
+	p.confine(&plan)
+	for v := range plan.owners {
 		if p.listensOn(v) {
 			return plan, false
 		}

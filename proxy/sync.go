@@ -159,8 +159,12 @@ func (p *Proxier) reconcile(ctx context.Context) (full bool, err error) {
 
 func (p *Proxier) planOf(some services) plan {
 	plan := buildPlan(some, p.owners)
-	plan.confine(p.interceptLimits(), p.restrictedNodePorts())
+	p.confine(&plan)
 	return plan
+}
+
+func (p *Proxier) confine(plan *plan) {
+	plan.confine(p.interceptLimits(), p.restrictedNodePorts())
 }
 
 // yield closes listeners on VIPs that another frontend is to have: both cannot listen there at once.
