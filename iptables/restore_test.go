@@ -151,10 +151,11 @@ func TestChangesAreNotReadBack(t *testing.T) {
 		bindings := twoFamilies()
 		require.NoError(t, r.Commit(t.Context(), intercept.State{Bindings: bindings}))
 		require.True(t, verify(t, r))
+		var healthChecks []uint16
 		commit := func(listen int) {
 			bindings[7].Listen = wildcard(false, uint16(listen))
 			s.reset()
-			require.NoError(t, r.Commit(t.Context(), intercept.State{Bindings: bindings}))
+			require.NoError(t, r.Commit(t.Context(), intercept.State{Bindings: bindings, HealthChecks: healthChecks}))
 			require.True(t, verify(t, r))
 		}
 		for i := range 3 {
@@ -164,7 +165,7 @@ func TestChangesAreNotReadBack(t *testing.T) {
 			requireSeen(t, r)
 		}
 		// Rules of a kind that there was none of.
-		bindings[8].Sources = prefixes("0.0.0.0/1")
+		bindings[8].Sources, healthChecks = prefixes("0.0.0.0/1"), []uint16{32000}
 		commit(61995)
 		requireSeen(t, r)
 		// Somebody else writes just before we do.
@@ -180,11 +181,7 @@ func TestRulesAreSpelledAsSaved(t *testing.T) {
 	for _, target := range []Target{TargetRedirect, TargetDNAT} {
 		inModes(t, func(t *testing.T, node *lab.Host, mode Mode) {
 			sh(t, node, "ip addr add 198.18.255.1/32 dev lo; ip addr add 2001:db8:ff::1/128 dev lo nodad")
-			cfg := testConfig(mode)
-			cfg.Target = target
-			r := start(t, cfg)
 			s := policies()
-			s.HealthChecks, s.NoLocalhostNodePorts = []uint16{32000, 32001}, true
 			for _, b := range s.Bindings {
 				if b.VIP.NodePort() {
 					continue
@@ -193,11 +190,17 @@ func TestRulesAreSpelledAsSaved(t *testing.T) {
 				b.VIP.Port = 81
 				s.Bindings = append(s.Bindings, b)
 			}
-			require.NoError(t, r.Commit(t.Context(), s))
-			for _, f := range r.families {
-				for _, table := range f.applied.tables() {
-					for _, c := range table.chains {
-						assert.Equal(t, printOf(c.rules), f.seen[table.name].chains[c.name], "%s %s: %q", f.name(), c.name, c.rules)
+			s.NoLocalhostNodePorts = true
+			for ports, healthChecks := range map[intercept.PortRange][]uint16{testPorts: {32000}, {First: 61000, Last: 61000}: {32000, 32001}} {
+				cfg := testConfig(mode)
+				cfg.Target, cfg.ProxyPorts, s.HealthChecks = target, ports, healthChecks
+				r := start(t, cfg)
+				require.NoError(t, r.Commit(t.Context(), s))
+				for _, f := range r.families {
+					for _, table := range f.applied.tables() {
+						for _, c := range table.chains {
+							assert.Equal(t, printOf(c.rules), f.seen[table.name].chains[c.name], "%s %s: %q", f.name(), c.name, c.rules)
+						}
 					}
 				}
 			}

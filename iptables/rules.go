@@ -147,11 +147,11 @@ func (l layout) renderFilter(drops bool) []chain {
 		out.rules = []string{fmt.Sprintf("-p tcp -m tcp --dport %d -m addrtype --dst-type LOCAL %s -j DROP", discardPort, translated)}
 	}
 	if n := len(l.healthChecks); n > 0 {
-		c.rules = append(c.rules, fmt.Sprintf("-p tcp -m tcp --dport %d:%d -j %s", l.healthChecks[0], l.healthChecks[n-1], healthChain))
+		c.rules = append(c.rules, fmt.Sprintf("-p tcp -m tcp --dport %s -j %s", dports(l.healthChecks[0], l.healthChecks[n-1]), healthChain))
 	}
 	if l.ports.Size() > 0 {
 		for _, p := range protocols {
-			match := fmt.Sprintf("-p %s -m %s --dport %d:%d", p.name, p.name, l.ports.First, l.ports.Last)
+			match := fmt.Sprintf("-p %s -m %s --dport %s", p.name, p.name, dports(l.ports.First, l.ports.Last))
 			c.rules = append(c.rules,
 				match+" "+translated+" -j ACCEPT",
 				match+" -m conntrack --ctstate NEW -m conntrack ! --ctstate DNAT -j REJECT --reject-with "+p.refusal)
@@ -168,6 +168,14 @@ func (l layout) renderFilter(drops bool) []chain {
 		health.rules = append(health.rules, fmt.Sprintf("-p tcp -m tcp --dport %d -j ACCEPT", port))
 	}
 	return []chain{c, out, health}
+}
+
+// dports renders a range of ports as iptables-save does.
+func dports(first, last uint16) string {
+	if first == last {
+		return fmt.Sprint(first)
+	}
+	return fmt.Sprintf("%d:%d", first, last)
 }
 
 // compareVIPs is the order of rules: address, protocol, port.
