@@ -175,8 +175,14 @@ func (f *family) writeWhole(ctx context.Context, want ruleset) error {
 			return err
 		}
 		if err := f.writeTables(ctx, []table{want.filter}); err != nil && len(want.filter.chains) > 0 {
+			if !blamesInput(err) && !blamesTable(err) {
+				return err
+			}
 			f.blameFilter(err)
 			want.filter.chains = nil
+			if err := f.writeTables(ctx, []table{want.filter}); err != nil { // what was there before
+				return err
+			}
 		}
 	}
 

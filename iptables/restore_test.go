@@ -393,6 +393,37 @@ func TestServicesWorkWithoutFilterRules(t *testing.T) {
 	})
 }
 
+// Rules of another kind than those that are there may be the first to be refused.
+func TestFilterRulesRefusedLater(t *testing.T) {
+	inModes(t, func(t *testing.T, node *lab.Host, mode Mode) {
+		serve(t, 61000)
+		s := newSpy()
+		r := startWith(t, testConfig(mode), s)
+		bindings := []intercept.Binding{bind("10.96.0.1", 80, intercept.TCP, 61000, "ns/web")}
+		require.NoError(t, r.Commit(t.Context(), intercept.State{Bindings: bindings}))
+		s.refuse = func(input string) string {
+			if strings.Contains(input, "-m addrtype") {
+				return "Couldn't load match `addrtype':No such file or directory"
+			}
+			return ""
+		}
+		dropped := bind("10.96.0.2", 80, intercept.TCP, 0, "ns/dropped")
+		dropped.Listen = nowhere
+		bindings = append(bindings, dropped)
+		for range 2 {
+			require.NoError(t, r.Commit(t.Context(), intercept.State{Bindings: bindings}))
+			assert.ErrorContains(t, r.Stats().IPv4.FilterErr, "addrtype")
+			assert.True(t, verify(t, r))
+			_, err := ask(node, bindings[0].VIP)
+			require.NoError(t, err)
+		}
+		s.refuse = nil
+		require.NoError(t, r.Commit(t.Context(), intercept.State{Bindings: bindings}))
+		assert.NoError(t, r.Stats().IPv4.FilterErr)
+		assert.Contains(t, dump(t, mode, false, "filter"), "-j DROP")
+	})
+}
+
 func TestFamilyWithoutNatTable(t *testing.T) {
 	t.Parallel()
 	lab.Run(t, func(t *testing.T, node *lab.Host) {
