@@ -7,7 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// moment is a generation of the kernel's ruleset, if it is known.
+// moment is a generation of the kernel's ruleset, if it is known. Two that are the same have the same rules.
 type moment struct {
 	generation uint32
 	known      bool
@@ -38,6 +38,3 @@ func nftGeneration() (uint32, bool) {
 	}
 	return 0, false
 }
-
-// noGeneration stands for kernels and modes that do not count changes: legacy tables have nothing of the kind.
-func noGeneration() (uint32, bool) { return 0, false }

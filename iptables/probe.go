@@ -43,8 +43,8 @@ type host struct {
 	client func(path string, v6 bool, wait time.Duration) (client, error)
 	// legacyTables returns the tables that exist in legacy mode, without creating any.
 	legacyTables func(v6 bool) []string
-	// generation returns the ruleset generation of a mode, if it has one.
-	generation func(Mode) func() (uint32, bool)
+	// generation returns what tells one ruleset of a mode and family from the one before, if that can be known.
+	generation func(m Mode, v6 bool) func() (uint32, bool)
 	flows      flowTable
 	now        func() time.Time
 }
@@ -76,11 +76,11 @@ func newHost(r runner) host {
 			text, _ := os.ReadFile(file) // without legacy support there is no such file and there are no tables
 			return strings.Fields(string(text))
 		},
-		generation: func(m Mode) func() (uint32, bool) {
+		generation: func(m Mode, v6 bool) func() (uint32, bool) {
 			if m == ModeNFT {
 				return nftGeneration
 			}
-			return noGeneration
+			return func() (uint32, bool) { return legacyGeneration(v6) }
 		},
 		now: time.Now,
 	}
@@ -119,7 +119,7 @@ func newFamily(ctx context.Context, h host, mode Mode, v6 bool, cfg Config) (*fa
 				version: fmt.Sprintf("%d.%d.%d", major, minor, patch),
 				waits:   slices.Compare(version, []int{1, 6, 2}) >= 0,
 			},
-			runner: h.runner, hooker: c, generation: h.generation(mode), wait: cfg.LockWait, now: h.now, log: cfg.Log,
+			runner: h.runner, hooker: c, generation: h.generation(mode, v6), wait: cfg.LockWait, now: h.now, log: cfg.Log,
 		}, nil
 	}
 	return nil, missing

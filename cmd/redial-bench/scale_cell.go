@@ -262,10 +262,16 @@ func (c *scaleCell) idle(ctx context.Context, s *subject, sample *scaleSample) e
 	if s.running == nil {
 		return nil
 	}
+	if err := idle(ctx, settling); err != nil {
+		return err
+	}
 	var err error
 	sample.Idle, err = useWhile(ctx, s, func() error { return idle(ctx, c.Idle) })
 	return err
 }
+
+// settling is how long a system may clear up after its start before it counts as idle.
+const settling = 10 * time.Second
 
 func idle(ctx context.Context, d time.Duration) error {
 	select {
