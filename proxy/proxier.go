@@ -43,8 +43,8 @@ type Config struct {
 	Log      *logrus.Entry
 }
 
-// checkShare bounds the cost of looking after the rules to half a percent of one core.
-const checkShare = 200
+// checkShare bounds the cost of looking after the rules to a third of a percent of one core.
+const checkShare = 300
 
 // Proxier keeps listeners and steering as the Tracker says.
 type Proxier struct {
