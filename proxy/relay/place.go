@@ -104,6 +104,7 @@ func (lp *tcpLoop) adopt(c *conn) {
 	lp.pipes.used += c.pipes()
 	lp.live++
 	defer c.contain()
+	c.heed(c.listener.retained.Load()) // which it may have missed on the way
 	for _, e := range []*end{&c.client, &c.backend} {
 		if err := c.watch(e); err != nil {
 			lp.relay.complain(err, "cannot wait for a connection's bytes, cutting it")

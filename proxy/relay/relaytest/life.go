@@ -214,6 +214,7 @@ func testDrainTimeChanges(t *testing.T, new New) {
 		l.Retain(nil, -1)
 		roundTrip(t, conn, "before")
 		l.Retain(nil, time.Hour)
+		roundTrip(t, conn, "the loop has heard of that, or it would hear of both at once")
 		engine.Advance(30 * time.Minute)
 		l.Retain(nil, then)
 		roundTrip(t, conn, "it has some time")
