@@ -10,7 +10,6 @@ import (
 // defaultQueue is how many connections of a Service port that has limits may wait, where the Service does not say.
 const defaultQueue = 1024
 
-// settings are what the relay is to do in this Service's own way. limit is that of the Service port; nil: it has none.
 var noSettings relay.Settings
 
 // shared returns where s is kept: nearly all frontends have the zero value, and one for all will do.
@@ -21,6 +20,7 @@ func shared(s relay.Settings) *relay.Settings {
 	return &s
 }
 
+// settings are what the relay is to do in this Service's own way. limit is that of the Service port; nil: it has none.
 func settings(port *config.ServicePort, limit *relay.Limit) relay.Settings {
 	asked := port.Settings.Value()
 	s := relay.Settings{
