@@ -38,16 +38,15 @@ func garbagePercent(inUse uint64) int {
 func (n *node) keepMemoryLow(ctx context.Context) error {
 	select {
 	case <-n.proxier.Synced():
-		debug.FreeOSMemory()
 	case <-ctx.Done():
 		return nil
 	}
 	select {
 	case <-time.After(settling):
-		debug.FreeOSMemory()
 	case <-ctx.Done():
 		return nil
 	}
+	debug.FreeOSMemory()
 	inUse := []metrics.Sample{{Name: "/gc/heap/live:bytes"}}
 	tick := time.NewTicker(time.Minute)
 	defer tick.Stop()
