@@ -264,7 +264,7 @@ func (f *family) restore(ctx context.Context, input string) error {
 		args = append(args, "-w", strconv.Itoa(max(1, int(f.wait.Seconds()))))
 	}
 	f.stats.Restores++
-	was, counted := f.generation()
+	was := f.counted()
 	start := time.Now()
 	_, stderr, err := f.runner.run(ctx, input, f.tools.restore, args...)
 	f.stats.Restoring += time.Since(start)
@@ -272,20 +272,29 @@ func (f *family) restore(ctx context.Context, input string) error {
 		f.stats.FailedRestores++
 		return newToolError("writing "+f.name()+" rules with "+f.tools.restore, stderr, err)
 	}
-	if now, known := f.generation(); counted && known && now == was+transactions(input) {
+	if now := f.counted(); was.known && now == (moment{was.generation + transactions(input), true}) {
 		f.carry(was, now)
 	}
 	return nil
+}
+
+// counted is the generation where it tells how many writes there were.
+func (f *family) counted() moment {
+	if f.tools.mode != ModeNFT {
+		return moment{}
+	}
+	generation, known := f.generation()
+	return moment{generation, known}
 }
 
 // transactions is how many of the kernel's transactions iptables-nft-restore makes of an input: one for each table.
 func transactions(input string) uint32 { return uint32(strings.Count(input, "\nCOMMIT\n")) }
 
 // carry notes, for all families, that the rules have changed by f alone.
-func (f *family) carry(was, now uint32) {
+func (f *family) carry(was, now moment) {
 	for _, o := range f.siblings { // f is one
-		if o.writtenAt == (moment{was, true}) {
-			o.writtenAt = moment{now, true}
+		if o.writtenAt == was {
+			o.writtenAt = now
 		}
 	}
 }
