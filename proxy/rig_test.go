@@ -74,6 +74,28 @@ func (r *recorder) Commit(_ context.Context, want intercept.State) error {
 	return nil
 }
 
+// remember is for what wraps a real Interceptor.
+func (r *recorder) remember(want intercept.State) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.commits = append(r.commits, want)
+}
+
+// follow has the rig see what rec and the Tracker of its own Config do, rather than those that start made.
+func (g *rig) follow(rec *recorder) *rig {
+	g.rec, g.tracker = rec, g.cfg.Tracker
+	g.t.Cleanup(func() { g.cfg.Relay.Shutdown(g.t.Context()) })
+	return g
+}
+
+// delivered is a Tracker of a node that has been handed everything.
+func delivered() *config.Tracker {
+	tracker := config.NewTracker(config.Options{Node: config.Node{Name: here}})
+	tracker.ServicesDelivered()
+	tracker.EndpointsDelivered()
+	return tracker
+}
+
 func (r *recorder) Verify(context.Context) (bool, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

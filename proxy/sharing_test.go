@@ -31,9 +31,7 @@ type steered struct {
 
 func (s steered) Commit(ctx context.Context, want intercept.State) error {
 	err := s.Rules.Commit(ctx, want)
-	s.rec.mu.Lock()
-	defer s.rec.mu.Unlock()
-	s.rec.commits = append(s.rec.commits, want)
+	s.rec.remember(want)
 	return err
 }
 
@@ -48,13 +46,9 @@ func steer(t *testing.T, node *lab.Host, ports intercept.PortRange) *rig {
 		require.NoError(t, err)
 		cfg.Interceptor = steered{rules, rec}
 		cfg.Relay = relay.New(relay.Config{Mark: 0x2000})
-		cfg.Tracker = config.NewTracker(config.Options{Node: config.Node{Name: here}})
-		cfg.Tracker.ServicesDelivered()
-		cfg.Tracker.EndpointsDelivered()
+		cfg.Tracker = delivered()
 	})
-	g.rec, g.tracker = rec, g.cfg.Tracker
-	t.Cleanup(func() { g.cfg.Relay.Shutdown(t.Context()) })
-	return g
+	return g.follow(rec)
 }
 
 func nthVIP(i int) string { return fmt.Sprintf("198.18.%d.%d", 100+i/200, i%200+1) }

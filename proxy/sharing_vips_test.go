@@ -32,9 +32,7 @@ type routed struct {
 
 func (r routed) Commit(ctx context.Context, want intercept.State) error {
 	err := r.Routes.Commit(ctx, want)
-	r.rec.mu.Lock()
-	defer r.rec.mu.Unlock()
-	r.rec.commits = append(r.rec.commits, want)
+	r.rec.remember(want)
 	return err
 }
 
@@ -64,13 +62,9 @@ func listenOnVIPs(t *testing.T, most int, change ...func(*Config)) *rig {
 			fds++
 		}
 		cfg.Relay = relay.New(relay.Config{MaxFDs: fds, Mark: 0x2000, ListenControl: routes.ListenControl(0x2000)})
-		cfg.Tracker = config.NewTracker(config.Options{Node: config.Node{Name: here}})
-		cfg.Tracker.ServicesDelivered()
-		cfg.Tracker.EndpointsDelivered()
+		cfg.Tracker = delivered()
 	}}, change...)...)
-	g.rec, g.tracker = rec, g.cfg.Tracker
-	t.Cleanup(func() { g.cfg.Relay.Shutdown(t.Context()) })
-	return g
+	return g.follow(rec)
 }
 
 // fill has listeners opened until the next frontend of TCP has to share.

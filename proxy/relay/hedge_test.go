@@ -36,6 +36,29 @@ func (w *watched) Pick(client netip.Addr, tried []netip.AddrPort) (netip.AddrPor
 	return picked, ok
 }
 
+// greet has a byte for every connection.
+func greet(l net.Listener) {
+	for {
+		conn, err := l.Accept()
+		if err != nil {
+			return
+		}
+		conn.Write([]byte("x"))
+		conn.Close()
+	}
+}
+
+// greeted is a client that expects it.
+func greeted(t *testing.T, l *relay.Listener) {
+	conn, err := net.Dial("tcp", l.Addr().String())
+	if !assert.NoError(t, err) {
+		return
+	}
+	defer conn.Close()
+	_, err = conn.Read(make([]byte, 1))
+	assert.NoError(t, err)
+}
+
 // A backend that was left out is back, and nobody knows, when the last other one crashes with more clients than there is a
 // budget for.
 func TestCrashOfTheLastBackendSpendsNoBudget(t *testing.T) {
@@ -68,28 +91,11 @@ func crashOfTheLast(t *testing.T) {
 	require.NoError(t, err)
 	defer l.Close()
 	l.Serve()
-	go func() {
-		for {
-			conn, err := back.Accept()
-			if err != nil {
-				return
-			}
-			conn.Write([]byte("x"))
-			conn.Close()
-		}
-	}()
+	go greet(back)
 	var waiting []*net.TCPConn
 	var wg sync.WaitGroup
 	for range clients {
-		wg.Go(func() {
-			conn, err := net.Dial("tcp", l.Addr().String())
-			if !assert.NoError(t, err) {
-				return
-			}
-			defer conn.Close()
-			_, err = conn.Read(make([]byte, 1))
-			assert.NoError(t, err)
-		})
+		wg.Go(func() { greeted(t, l) })
 	}
 	for range clients {
 		conn, err := last.AcceptTCP()
@@ -118,16 +124,7 @@ func TestHedgesLeadToEjection(t *testing.T) {
 			var pl net.Listener
 			require.NoError(t, pod.Do(func() (err error) { pl, err = net.Listen("tcp", ":8080"); return err }))
 			t.Cleanup(func() { pl.Close() })
-			go func() {
-				for {
-					conn, err := pl.Accept()
-					if err != nil {
-						return
-					}
-					conn.Write([]byte("x"))
-					conn.Close()
-				}
-			}()
+			go greet(pl)
 			backends = append(backends, balancer.Backend{Addr: netip.MustParseAddrPort(fmt.Sprintf("198.18.%d.2:8080", i+1)), Weight: 1})
 		}
 		b := &watched{Balancer: balancer.New(nil), backend: backends[1].Addr}
@@ -145,13 +142,7 @@ func TestHedgesLeadToEjection(t *testing.T) {
 			for range n {
 				wg.Go(func() {
 					start := time.Now()
-					conn, err := net.Dial("tcp", l.Addr().String())
-					if !assert.NoError(t, err) {
-						return
-					}
-					defer conn.Close()
-					_, err = conn.Read(make([]byte, 1))
-					assert.NoError(t, err)
+					greeted(t, l)
 					mu.Lock()
 					defer mu.Unlock()
 					took = append(took, time.Since(start))
